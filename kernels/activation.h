@@ -1,0 +1,22 @@
+// Activations and the small elementwise sums around them.
+#pragma once
+
+#include "kernels/matmul.h"
+#include "runtime/tensor/tensor.h"
+
+namespace ashlar::kernels {
+
+// GELU (Hendrycks and Gimpel, arXiv:1606.08415): x * Phi(x) by erf, or the tanh form of section 2, which GPT-2 uses.
+enum class Activation { kGeluTanh, kGeluErf };
+
+// Stream-ordered. y = act(x), elementwise.
+void activation_forward(TensorView y, ConstTensorView x, Activation activation, Stream& stream);
+// Stream-ordered. dx = dy * act'(x); dx may be dy.
+void activation_backward(TensorView dx, ConstTensorView dy, ConstTensorView x, Activation activation, Stream& stream);
+
+// Stream-ordered. out [R,C] = a [R,C] + b [R,C] + bias [C] (when it has data); out may be a or b.
+void add_bias_residual(TensorView out, ConstTensorView a, ConstTensorView b, ConstTensorView bias, Stream& stream);
+// Stream-ordered. y += x, elementwise.
+void add(TensorView y, ConstTensorView x, Stream& stream);
+
+}  // namespace ashlar::kernels

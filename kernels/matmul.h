@@ -1,0 +1,26 @@
+// Matrix products. On the CPU through oneDNN's sgemm (fp32); fp64 runs plain loops, for finite differences.
+#pragma once
+
+#include "runtime/tensor/tensor.h"
+
+namespace ashlar::kernels {
+
+// Whether a result replaces what the output held or is added to it.
+enum class Write { kOverwrite, kAdd };
+
+enum class Transpose { kNo, kYes };
+
+// Stream-ordered. c [M,N] (+)= op(a) op(b); op(a) is [M,K], op(b) is [K,N]; a is stored [K,M] when transposed.
+void matmul(TensorView c, ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b,
+            Write write, Stream& stream);
+
+// Stream-ordered. y [R,N] = x [R,K] w [N,K]^T + bias [N]; a bias without data means none.
+void linear_forward(TensorView y, ConstTensorView x, ConstTensorView w, ConstTensorView bias, Stream& stream);
+// Stream-ordered. dx [R,K] = dy [R,N] w [N,K].
+void linear_backward_input(TensorView dx, ConstTensorView dy, ConstTensorView w, Stream& stream);
+// Stream-ordered. dw [N,K] (+)= dy [R,N]^T x [R,K].
+void linear_backward_weight(TensorView dw, ConstTensorView dy, ConstTensorView x, Write write, Stream& stream);
+// Stream-ordered. db [N] (+)= sum over rows of dy [R,N], in ascending row order within fixed blocks.
+void bias_backward(TensorView db, ConstTensorView dy, Write write, Stream& stream);
+
+}  // namespace ashlar::kernels

@@ -1,0 +1,18 @@
+// Sums that must not depend on who computes them.
+#pragma once
+
+#include "runtime/tensor/tensor.h"
+
+namespace ashlar::kernels {
+
+// Elements per block of sum_of_squares.
+inline constexpr int64_t kNormBlock = 4096;
+
+// Stream-ordered. blocks [ceil(n / kNormBlock)] fp64 = sum of squares of each block of x [n], each summed in fp64 in
+// one fixed order; infinity and NaN pass through.
+void sum_of_squares(TensorView blocks, ConstTensorView x, Stream& stream);
+
+// Stream-ordered. total [1] fp64 = sum of x [n] (fp32) in ascending order in fp64.
+void sum_in_order(TensorView total, ConstTensorView x, Stream& stream);
+
+}  // namespace ashlar::kernels

@@ -1,0 +1,40 @@
+// The alphabet of a pipeline schedule: what one rank does to one stage for one micro-batch.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace ashlar {
+
+enum class ActionKind {
+  kForward,         // "F": activations of a micro-batch through a stage
+  kBackward,        // "B": input and weight gradients, layer by layer
+  kBackwardInput,   // "I": input gradient only
+  kBackwardWeight,  // "W": weight gradient only
+  kSendForward,     // "SEND_F": the stage's output to the rank of the next stage
+  kRecvForward,     // "RECV_F": the stage's input from the rank of the previous stage
+  kSendBackward,    // "SEND_B": the gradient of the stage's input to the rank of the previous stage
+  kRecvBackward,    // "RECV_B": the gradient of the stage's output from the rank of the next stage
+  kUnshard,         // "UNSHARD": a stage's parameters become whole
+  kReshard,         // "RESHARD": and are given back
+  kReduceGrads,     // "REDUCE_GRAD": a stage's gradients meet across the data axis (no micro-batch)
+};
+
+struct Action {
+  ActionKind kind = ActionKind::kForward;
+  int stage = 0;
+  int microbatch = -1;  // -1 for kUnshard, kReshard and kReduceGrads
+
+  bool operator==(const Action&) const = default;
+};
+
+// Pure. "2F0", "1SEND_B3", "0REDUCE_GRAD": the text form of PyTorch's schedule CSV.
+std::string action_text(const Action& action);
+// Pure. Throws Error(kUsage) that names the text and what was expected.
+Action parse_action(std::string_view text);
+
+bool is_compute(ActionKind kind);   // F, B, I, W
+bool is_transfer(ActionKind kind);  // SEND_*, RECV_*
+bool has_microbatch(ActionKind kind);
+
+}  // namespace ashlar

@@ -1,0 +1,54 @@
+// A schedule is data: one list of actions per pipeline rank. Generators make the compute actions, lowering adds
+// transfers and gradient reduction, and validator, simulator, renderer, memory planner and executor read the same
+// lists.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "parallel/schedule/action.h"
+
+namespace ashlar {
+
+struct Schedule {
+  std::string name;  // for messages only; nothing decides by it
+  int num_microbatches = 0;
+  std::vector<int> stage_to_rank;            // pipeline rank that owns each stage
+  std::vector<std::vector<Action>> actions;  // [pipeline rank][position]
+
+  int num_stages() const { return static_cast<int>(stage_to_rank.size()); }
+  int num_ranks() const { return static_cast<int>(actions.size()); }
+};
+
+// Generators. Pure. Compute actions only, one stage per rank.
+Schedule make_gpipe(int num_ranks, int num_microbatches);        // Huang et al., arXiv:1811.06965, figure 2c
+Schedule make_one_f_one_b(int num_ranks, int num_microbatches);  // Narayanan et al., arXiv:2104.04473, figure 4 (top)
+
+// Pure. The generator with the name of --pipeline-schedule; throws Error(kUsage) listing the names.
+Schedule make_schedule(const std::string& name, int num_ranks, int num_microbatches);
+std::vector<std::string> schedule_names();
+
+// A schedule that only runs the forward actions, for validation loss. Pure. Compute actions only.
+Schedule make_forward_only(int num_ranks, int num_microbatches);
+
+struct LoweringOptions {
+  bool reduce_grads = true;  // REDUCE_GRAD after a stage's last weight gradient
+};
+
+// Pure. Adds SEND/RECV between stages on different ranks (receives placed by the order of the sender's sends, so both
+// sides pair in the same order; a receive stands directly before the action that needs it or earlier, where that order
+// asks for it) and REDUCE_GRAD. Stages on the same rank hand over in memory and need no transfer.
+Schedule lower(const Schedule& schedule, const LoweringOptions& options = {});
+
+// Pure. Empty = valid; otherwise what is wrong and where, one line each. Checks a lowered or compute-only schedule:
+// every stage has F of every micro-batch once and B (or I and W) once, in ascending micro-batch order for B, I and W
+// each; F before B and I before W; stage-to-rank placement; transfers pair and their order agrees on both sides; no
+// deadlock when sends do not wait for their receiver; REDUCE_GRAD once per stage, after its last weight gradient.
+std::vector<std::string> validate(const Schedule& schedule);
+
+// Pure. Largest number of micro-batches of a stage that are alive at once: from F (or RECV_F) until B or W.
+int max_live_microbatches(const Schedule& schedule, int stage);
+// Pure. Largest number of micro-batches of a stage between I and W; 0 when the stage has only full B.
+int max_pending_weight_grads(const Schedule& schedule, int stage);
+
+}  // namespace ashlar

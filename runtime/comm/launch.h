@@ -1,0 +1,42 @@
+// How a program becomes ranks: processes under mpirun, or threads of one process in tests.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/log.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/comm/flight_recorder.h"
+
+namespace ashlar {
+
+// What a rank is given at start. Everything else hangs on it; there are no globals.
+struct RankContext {
+  Device& device;
+  Communicator& world;
+  FlightRecorder& recorder;  // also holds the deadline of every wait: recorder.set_timeout(seconds)
+  Log& log;
+};
+
+// The body of main() of every parallel program: starts MPI when mpirun started us (one rank of threads otherwise), runs
+// `body` on this rank, and holds the only catch: logs, dumps the recorder, ends the whole job, returns the exit code.
+// Errors that all ranks threw alike (see agree) are printed once, by rank 0.
+int run_main(int argc, char** argv, const std::function<int(RankContext&)>& body);
+
+// Runs `body` on `num_ranks` threads with thread communicators; rethrows the first error. For tests and small tools.
+struct ThreadRankOptions {
+  double timeout_seconds = 60;
+  bool queued_streams = false;  // the device's streams run on worker threads
+};
+void run_thread_ranks(int num_ranks, const std::function<void(RankContext&)>& body,
+                      const ThreadRankOptions& options = {});
+
+// Collective. Blocks the host. Runs `check` on every rank; when it throws on any, throws the same error on all of them,
+// naming the ranks. So a mistake that only one rank sees cannot leave the others waiting.
+void agree(Communicator& world, const std::function<void()>& check);
+
+// Collective. Blocks the host. Every rank's text, by rank.
+std::vector<std::string> all_gather_text(Communicator& world, const std::string& text);
+
+}  // namespace ashlar
