@@ -1,0 +1,31 @@
+// From a checked call to the device of its stream. The one place that knows which devices kernels exist for.
+#pragma once
+
+#include <string_view>
+
+#include "runtime/base/error.h"
+#include "runtime/device/cpu/cpu_device.h"
+#include "runtime/tensor/tensor.h"
+
+namespace ashlar::kernels {
+
+// Stream-ordered. Runs `cpu`, a trivially copyable function object without arguments, on the CPU stream.
+template <typename CpuTask>
+void launch(Stream& stream, std::string_view op, CpuTask cpu) {
+  REQUIRE(stream.device().kind() == DeviceKind::kCpu, ErrorCode::kUsage, "{} exists for the CPU only", op);
+  cpu_stream(stream).enqueue(cpu);
+}
+
+// Calls function(T{}) with the C++ type of a floating dtype that kernels compute in: fp32, or fp64 for finite
+// differences.
+template <typename Function>
+void with_float_type(DType dtype, std::string_view op, Function function) {
+  DCHECK(dtype == DType::kF32 || dtype == DType::kF64, "{} computes in fp32 or fp64, not in {}", op, dtype_name(dtype));
+  if (dtype == DType::kF32) {
+    function(float{});
+  } else {
+    function(double{});
+  }
+}
+
+}  // namespace ashlar::kernels
