@@ -1,0 +1,19 @@
+// CPU matrix products; the contract is kernels/matmul.h. T is float or double.
+#pragma once
+
+#include <cstdint>
+
+namespace ashlar::kernels::cpu {
+
+// c [m,n] = or += op(a) op(b).
+template <typename T>
+void matmul(T* c, const T* a, bool transpose_a, const T* b, bool transpose_b, int64_t m, int64_t n, int64_t k,
+            bool accumulate);
+// y [r,n] = x [r,k] w [n,k]^T + bias [n]; bias may be null.
+template <typename T>
+void linear_forward(T* y, const T* x, const T* w, const T* bias, int64_t r, int64_t n, int64_t k);
+// db [n] = or += column sums of dy [r,n].
+template <typename T>
+void bias_backward(T* db, const T* dy, int64_t r, int64_t n, bool accumulate);
+
+}  // namespace ashlar::kernels::cpu
