@@ -33,8 +33,19 @@ std::string action_text(const Action& action);
 // Pure. Throws Error(kUsage) that names the text and what was expected.
 Action parse_action(std::string_view text);
 
+// Pure. "F", "SEND_B", "REDUCE_GRAD".
+std::string_view kind_text(ActionKind kind);
+
+// Pure.
 bool is_compute(ActionKind kind);   // F, B, I, W
+bool is_send(ActionKind kind);      // SEND_*
+bool is_receive(ActionKind kind);   // RECV_*
 bool is_transfer(ActionKind kind);  // SEND_*, RECV_*
 bool has_microbatch(ActionKind kind);
+
+// Pure. The two ends of one transfer: a send carries the sender's stage, a receive the receiver's. "1SEND_F4" and
+// "2RECV_F4" belong together, and so do "2SEND_B4" and "1RECV_B4".
+Action matching_receive(const Action& send);
+Action matching_send(const Action& receive);
 
 }  // namespace ashlar

@@ -31,6 +31,9 @@ std::vector<std::string> schedule_names();
 // A schedule that only runs the forward actions, for validation loss. Pure. Compute actions only.
 Schedule make_forward_only(int num_ranks, int num_microbatches);
 
+// Pure. Joins every "sIk, sWk" that stand next to each other into "sBk": a full backward needs no weight-gradient slot.
+Schedule merge_backward(const Schedule& schedule);
+
 struct LoweringOptions {
   bool reduce_grads = true;  // REDUCE_GRAD after a stage's last weight gradient
 };
@@ -41,12 +44,15 @@ struct LoweringOptions {
 Schedule lower(const Schedule& schedule, const LoweringOptions& options = {});
 
 // Pure. Empty = valid; otherwise what is wrong and where, one line each. Checks a lowered or compute-only schedule:
-// every stage has F of every micro-batch once and B (or I and W) once, in ascending micro-batch order for B, I and W
-// each; F before B and I before W; stage-to-rank placement; transfers pair and their order agrees on both sides; no
-// deadlock when sends do not wait for their receiver; REDUCE_GRAD once per stage, after its last weight gradient.
+// every stage has F of every micro-batch once and B (or I and W) once, unless no stage has any; losses (F), input
+// gradients (B, I) and weight gradients (B, W) each in ascending micro-batch order; F before B and I before W;
+// stage-to-rank placement; transfers pair and their order agrees on both sides; no deadlock when a send never waits and
+// a compute action waits for its receive; REDUCE_GRAD once per stage or nowhere, after the stage's last weight
+// gradient; compute inside UNSHARD .. RESHARD where a stage has them.
 std::vector<std::string> validate(const Schedule& schedule);
 
-// Pure. Largest number of micro-batches of a stage that are alive at once: from F (or RECV_F) until B or W.
+// Pure. Largest number of micro-batches of a stage that are alive at once: from RECV_F (or F) until the last compute
+// action on it, which is B or W, and F itself where there is no backward.
 int max_live_microbatches(const Schedule& schedule, int stage);
 // Pure. Largest number of micro-batches of a stage between I and W; 0 when the stage has only full B.
 int max_pending_weight_grads(const Schedule& schedule, int stage);
