@@ -1,0 +1,61 @@
+#include "kernels/attention.h"
+
+#include "kernels/cpu/attention.h"
+#include "kernels/dispatch.h"
+
+namespace ashlar::kernels {
+namespace {
+
+void check(std::string_view op, std::string_view name, const ConstTensorView& x, Shape shape, DType dtype) {
+  DCHECK(x.shape == shape && x.dtype == dtype, "{}: {} is {} {}, expected {} {}", op, name, dtype_name(x.dtype),
+         x.shape.text(), dtype_name(dtype), shape.text());
+}
+
+cpu::AttentionSizes sizes_of(std::string_view op, const Shape& qkv, double scale) {
+  DCHECK(qkv.num_dims() == 5 && qkv[2] == 3 && qkv.num_elements() > 0, "{}: qkv must be [B,T,3,H,D], got {}", op,
+         qkv.text());
+  REQUIRE(qkv[4] <= cpu::kMaxHeadDim, ErrorCode::kUsage,
+          "attention on the CPU takes at most {} values per head, got {} (--hidden-size / --num-attention-heads)",
+          cpu::kMaxHeadDim, qkv[4]);
+  return {qkv[0], qkv[1], qkv[3], qkv[4], scale};
+}
+
+}  // namespace
+
+void attention_forward(TensorView out, TensorView lse, ConstTensorView qkv, double scale, Stream& stream) {
+  constexpr std::string_view kOp = "attention_forward";
+  const cpu::AttentionSizes s = sizes_of(kOp, qkv.shape, scale);
+  check(kOp, "out", out, {s.batch, s.sequence, s.heads, s.head_dim}, qkv.dtype);
+  check(kOp, "lse", lse, {s.batch, s.heads, s.sequence}, qkv.dtype);
+  with_float_type(qkv.dtype, kOp, [&]<typename T>(T) {
+    launch(stream, kOp,
+           [s, out = out.as<T>(), lse = lse.as<T>(), qkv = qkv.as<T>()] { cpu::attention_forward(out, lse, qkv, s); });
+  });
+}
+
+// One number per row: delta = sum over d of dout * out.
+size_t attention_backward_workspace_bytes(Shape qkv, DType dtype) {
+  return static_cast<size_t>(qkv[0] * qkv[1] * qkv[3]) * dtype_bytes(dtype);
+}
+
+void attention_backward(TensorView dqkv, ConstTensorView dout, ConstTensorView qkv, ConstTensorView out,
+                        ConstTensorView lse, double scale, TensorView workspace, Stream& stream) {
+  constexpr std::string_view kOp = "attention_backward";
+  const cpu::AttentionSizes s = sizes_of(kOp, qkv.shape, scale);
+  check(kOp, "dqkv", dqkv, qkv.shape, qkv.dtype);
+  check(kOp, "dout", dout, {s.batch, s.sequence, s.heads, s.head_dim}, qkv.dtype);
+  check(kOp, "out", out, dout.shape, qkv.dtype);
+  check(kOp, "lse", lse, {s.batch, s.heads, s.sequence}, qkv.dtype);
+  DCHECK(workspace.bytes() >= attention_backward_workspace_bytes(qkv.shape, qkv.dtype),
+         "{}: workspace has {} bytes, needs {}", kOp, workspace.bytes(),
+         attention_backward_workspace_bytes(qkv.shape, qkv.dtype));
+  with_float_type(qkv.dtype, kOp, [&]<typename T>(T) {
+    launch(stream, kOp,
+           [s, dqkv = dqkv.as<T>(), dout = dout.as<T>(), qkv = qkv.as<T>(), out = out.as<T>(), lse = lse.as<T>(),
+            delta = reinterpret_cast<T*>(workspace.data)] {
+             cpu::attention_backward(dqkv, dout, qkv, out, lse, delta, s);
+           });
+  });
+}
+
+}  // namespace ashlar::kernels
