@@ -1,0 +1,45 @@
+// The numbers of one training step, and the lines that show them on a console.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ashlar {
+
+struct StepMetrics {
+  int64_t step = 0;  // optimizer updates done, this one included
+  int64_t total_steps = 0;
+  int64_t consumed_samples = 0;  // since the first step of the run, resumes included
+  int64_t consumed_tokens = 0;
+  int64_t global_batch_size = 0;  // samples
+  int64_t num_skipped = 0;        // steps since the last line whose update was skipped
+  int64_t num_nan = 0;            // steps since the last line whose loss was not finite
+  double loss = 0;                // mean over counted targets
+  double grad_norm = 0;           // before clipping
+  double learning_rate = 0;       // the one this update used
+  double loss_scale = 1.0;
+  double step_time_s = 0;
+  double tokens_per_s = 0;              // of the whole job
+  double model_tflops = 0;              // TFLOP/s per rank; 0: unknown
+  std::string flop_formula;             // which formula model_tflops stands on
+  std::vector<uint64_t> weight_hashes;  // one per world rank; empty unless --check-weight-hash
+};
+
+struct ValidationMetrics {
+  int64_t step = 0;
+  double loss = 0;
+
+  // exp(min(loss, 20)): Megatron's cap, which keeps the number printable.
+  double perplexity() const;
+};
+
+// Pure. Megatron's line, without a newline; the throughput part only where model_tflops is known. `when` is shown in
+// local time with microseconds.
+std::string console_line(const StepMetrics& metrics, std::chrono::system_clock::time_point when);
+
+// Pure. Megatron's three lines (dashes, text, dashes), separated by newlines and without one at the end.
+std::string validation_lines(const ValidationMetrics& metrics);
+
+}  // namespace ashlar
