@@ -2,22 +2,20 @@
 // out by the backend, so one recorder sees all traffic in order.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "runtime/comm/op_info.h"
 #include "runtime/tensor/tensor.h"
 
 namespace ashlar {
 
 class Communicator;
 class FlightRecorder;
-
-enum class ReduceOp { kSum, kMax };
-
-enum class OpKind : int32_t { kNone, kAllReduce, kAllGather, kReduceScatter, kBroadcast, kExchange, kBarrier, kSplit };
 
 // One leg of an exchange. Legs between the same two ranks pair in the order in which each side lists them; `tag` is
 // compared on both sides (where the backend can) so that a wrong pairing is an error, not wrong numbers.
@@ -49,7 +47,9 @@ class Work {
 // the call returns (they wait for `after` and block the host); exchange does not wait for its peers.
 class Communicator {
  public:
-  virtual ~Communicator() = default;
+  virtual ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
 
   const std::string& name() const { return name_; }  // "world", "tensor", "data", ...
   int rank() const { return rank_; }
@@ -79,7 +79,8 @@ class Communicator {
   int64_t bytes_sent(OpKind kind) const;  // payload this rank contributed, summed
 
  protected:
-  Communicator(std::string name, int rank, std::vector<int> world_ranks, FlightRecorder& recorder);
+  // `group_id` is the same number on all members and differs from that of every other group of the job.
+  Communicator(std::string name, int rank, std::vector<int> world_ranks, uint64_t group_id, FlightRecorder& recorder);
 
   virtual Work do_all_reduce(TensorView x, ReduceOp op, Stream& after) = 0;
   virtual Work do_all_gather(TensorView out, ConstTensorView in, Stream& after) = 0;
@@ -91,13 +92,26 @@ class Communicator {
   virtual void wait_host(uint64_t ticket) = 0;
   virtual void wait_stream(uint64_t ticket, Stream& stream) = 0;
 
+  const OpInfo& current_op() const { return current_op_; }  // the operation being carried out, for the backend's checks
+  uint64_t group_id() const { return group_id_; }
+  FlightRecorder& recorder() const { return recorder_; }
+  int record_slot() const { return record_slot_; }  // this group's ring in the recorder
+
  private:
   friend class Work;
+  class Recorded;
+
   std::string name_;
   int rank_;
   std::vector<int> world_ranks_;
+  uint64_t group_id_;
   FlightRecorder& recorder_;
-  // the helper that owns comm/ completes this part
+  int record_slot_;
+  OpInfo current_op_;
+  uint64_t num_collectives_ = 0;
+  uint64_t num_exchanges_ = 0;
+  std::array<int64_t, kNumOpKinds> num_ops_{};
+  std::array<int64_t, kNumOpKinds> bytes_sent_{};
 };
 
 }  // namespace ashlar

@@ -8,6 +8,7 @@
 #include "runtime/base/log.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/flight_recorder.h"
+#include "runtime/comm/host/carrier.h"
 
 namespace ashlar {
 
@@ -27,13 +28,21 @@ int run_main(int argc, char** argv, const std::function<int(RankContext&)>& body
 // Runs `body` on `num_ranks` threads with thread communicators; rethrows the first error. For tests and small tools.
 struct ThreadRankOptions {
   double timeout_seconds = 60;
-  bool queued_streams = false;  // the device's streams run on worker threads
+  bool queued_streams = false;         // the device's streams run on worker threads
+  Carrier carrier = Carrier::kRegion;  // kMessages tests what groups that span hosts do
 };
 void run_thread_ranks(int num_ranks, const std::function<void(RankContext&)>& body,
                       const ThreadRankOptions& options = {});
 
-// Collective. Blocks the host. Runs `check` on every rank; when it throws on any, throws the same error on all of them,
-// naming the ranks. So a mistake that only one rank sees cannot leave the others waiting.
+// An error that every rank of the job throws alike, from the same place: peers need no abort, and one line says it all.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Collective. Blocks the host. Runs `check` on every rank; when it throws on any, throws the same AgreedError on all
+// of them, naming the ranks that failed (unless all did). So a mistake that only one rank sees cannot leave the others
+// waiting.
 void agree(Communicator& world, const std::function<void()>& check);
 
 // Collective. Blocks the host. Every rank's text, by rank.

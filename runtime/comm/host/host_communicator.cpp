@@ -1,0 +1,132 @@
+#include "runtime/comm/host/host_communicator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/comm/host/report.h"
+
+namespace ashlar {
+namespace {
+
+// A number for a new group that all its members compute alike and no other group has (up to hashing): from the parent,
+// the split's place among the parent's operations, and the color.
+uint64_t child_group_id(uint64_t parent, uint64_t op_number, int color) {
+  uint64_t hash = parent;
+  for (const uint64_t value : {op_number, static_cast<uint64_t>(color)}) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
+    hash ^= hash >> 29;
+  }
+  return hash | 1;
+}
+
+}  // namespace
+
+HostCommunicator::HostCommunicator(HostRank& rank, const GroupInfo& group)
+    : Communicator(group.name, group.rank, group.world_ranks, group.id, rank.recorder()),
+      host_rank_(rank),
+      group_(group),
+      parts_(rank.make_group(group)),
+      collectives_(parts_.rounds.get(), group.rank, group.size()),
+      waited_(Messenger::kMaxBatches) {}
+
+Work HostCommunicator::do_all_reduce(TensorView x, ReduceOp, Stream& after) {
+  after.synchronize();
+  collectives_.all_reduce(current_op(), x);
+  return {};
+}
+
+Work HostCommunicator::do_all_gather(TensorView out, ConstTensorView in, Stream& after) {
+  after.synchronize();
+  collectives_.all_gather(current_op(), out.data, in.data, in.bytes());
+  return {};
+}
+
+Work HostCommunicator::do_reduce_scatter(TensorView out, ConstTensorView in, ReduceOp, Stream& after) {
+  after.synchronize();
+  collectives_.reduce_scatter(current_op(), out, in);
+  return {};
+}
+
+Work HostCommunicator::do_broadcast(TensorView x, int, Stream& after) {
+  after.synchronize();
+  collectives_.broadcast(current_op(), x.data, x.bytes());
+  return {};
+}
+
+void HostCommunicator::do_barrier() {
+  collectives_.barrier(current_op());
+}
+
+Work HostCommunicator::do_exchange(std::span<const Transfer> transfers, Stream& after) {
+  after.synchronize();
+  const uint64_t ticket = current_op().number;
+  if (ticket > Messenger::kMaxBatches) {
+    wait_host(ticket - Messenger::kMaxBatches);  // its place in the ring is needed
+  }
+  messages_.clear();
+  for (const Transfer& transfer : transfers) {
+    messages_.push_back({.is_send = transfer.direction == Transfer::Direction::kSend,
+                         .peer = transfer.peer,
+                         .tag = transfer.tag,
+                         .data = transfer.data.data,
+                         .bytes = transfer.data.bytes()});
+  }
+  const uint64_t batch = parts_.messenger->start(messages_);
+  DCHECK(batch == ticket, "exchange {} became batch {}", ticket, batch);
+  return {this, ticket};
+}
+
+void HostCommunicator::wait_host(uint64_t ticket) {
+  uint64_t& waited = waited_[ticket % Messenger::kMaxBatches];
+  if (waited >= ticket) {
+    return;
+  }
+  OpInfo op{.number = ticket, .kind = OpKind::kExchange};
+  if (const OpRecord* record = recorder().find(record_slot(), OpKind::kExchange, ticket)) {
+    op = record->op;
+  }
+  recorder().wait_begins(record_slot(), op);
+  host_rank_.wait_until([&] { return parts_.messenger->finished(ticket); },
+                        [&](double waited_seconds) {
+                          const std::span<const Message> messages = parts_.messenger->messages(ticket);
+                          size_t index = 0;
+                          while (index + 1 < messages.size() && parts_.messenger->finished(ticket, index)) {
+                            ++index;
+                          }
+                          return late_exchange_text(host_rank_, group_, op, waited_seconds, messages[index]);
+                        });
+  recorder().finish(record_slot(), op);
+  waited = ticket;
+}
+
+void HostCommunicator::wait_stream(uint64_t ticket, Stream&) {
+  wait_host(ticket);  // work that is put on the stream from now on comes after it
+}
+
+std::unique_ptr<Communicator> HostCommunicator::do_split(int color, int key, const std::string& name) {
+  const int64_t mine[2] = {color, key};
+  std::vector<int64_t> all(static_cast<size_t>(size()) * 2);
+  collectives_.all_gather(current_op(), reinterpret_cast<std::byte*>(all.data()),
+                          reinterpret_cast<const std::byte*>(mine), sizeof(mine));
+  if (color < 0) {
+    return nullptr;
+  }
+  std::vector<std::pair<int64_t, int>> members;  // key, rank here
+  for (int member = 0; member < size(); ++member) {
+    if (all[static_cast<size_t>(member) * 2] == color) {
+      members.emplace_back(all[static_cast<size_t>(member) * 2 + 1], member);
+    }
+  }
+  std::sort(members.begin(), members.end());
+  GroupInfo group{
+      .id = child_group_id(group_id(), current_op().number, color), .name = name, .rank = 0, .world_ranks = {}};
+  for (const auto& [member_key, member] : members) {
+    if (member == rank()) {
+      group.rank = group.size();
+    }
+    group.world_ranks.push_back(world_ranks()[static_cast<size_t>(member)]);
+  }
+  return std::make_unique<HostCommunicator>(host_rank_, group);
+}
+
+}  // namespace ashlar

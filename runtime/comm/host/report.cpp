@@ -1,0 +1,62 @@
+#include "runtime/comm/host/report.h"
+
+#include <fmt/format.h>
+
+namespace ashlar {
+namespace {
+
+std::string missing_line(HostRank& rank, const GroupInfo& group, int world_rank) {
+  return fmt::format("\n  missing {}; last finished in \"{}\": {}", rank.board().stand(world_rank), group.name,
+                     rank.board().last_finished(world_rank, group.id));
+}
+
+void append_rank(std::string& list, int world_rank) {
+  list += fmt::format("{}{}", list.empty() ? "" : ", ", world_rank);
+}
+
+}  // namespace
+
+std::string late_collective_text(HostRank& rank, const GroupInfo& group, const OpInfo& op, double waited_seconds,
+                                 std::span<const MemberState> members) {
+  std::string entered;
+  std::string absent;
+  std::string stuck;
+  std::string lines;
+  for (size_t member = 0; member < members.size(); ++member) {
+    const int world_rank = group.world_ranks[member];
+    append_rank(members[member].entered ? entered : absent, world_rank);
+    if (!members[member].arrived) {
+      lines += missing_line(rank, group, world_rank);
+      if (members[member].entered) {
+        append_rank(stuck, world_rank);
+      }
+    }
+  }
+  std::string text = fmt::format("rank {} waited {:.1f} s in {} of group \"{}\":", rank.recorder().world_rank(),
+                                 waited_seconds, op.text(), group.name);
+  text += absent.empty() ? "" : fmt::format(" rank {} never entered it;", absent);
+  text += stuck.empty() ? "" : fmt::format(" rank {} entered it and stopped inside;", stuck);
+  text += fmt::format(" entered: {} (see --distributed-timeout-minutes)", entered);
+  return text + lines + "\n" + rank.board().table();
+}
+
+std::string late_exchange_text(HostRank& rank, const GroupInfo& group, const OpInfo& op, double waited_seconds,
+                               const Message& unfinished) {
+  const int peer = group.world_ranks[static_cast<size_t>(unfinished.peer)];
+  const std::string message = unfinished.is_send
+                                  ? fmt::format("rank {} never received what was sent to it ({} bytes, tag {})", peer,
+                                                unfinished.bytes, unfinished.tag)
+                                  : fmt::format("rank {} never sent what is to be received from it ({} bytes, tag {})",
+                                                peer, unfinished.bytes, unfinished.tag);
+  return fmt::format("rank {} waited {:.1f} s in {} of group \"{}\": {} (see --distributed-timeout-minutes)",
+                     rank.recorder().world_rank(), waited_seconds, op.text(), group.name, message) +
+         missing_line(rank, group, peer) + "\n" + rank.board().table();
+}
+
+std::string mismatch_text(const GroupInfo& group, const OpInfo& mine, int peer, const OpInfo& theirs) {
+  return fmt::format("operation #{} of group \"{}\" is not the same on all members: rank {} calls {}, rank {} calls {}",
+                     mine.number, group.name, group.world_ranks[static_cast<size_t>(group.rank)], mine.text(),
+                     group.world_ranks[static_cast<size_t>(peer)], theirs.text());
+}
+
+}  // namespace ashlar

@@ -1,0 +1,101 @@
+#include "runtime/comm/host/status_board.h"
+
+#include <fmt/format.h>
+
+#include <new>
+
+namespace ashlar {
+
+struct StatusBoard::JobEnd {
+  enum State : int32_t { kRunning, kBeingWritten, kEnded };
+  std::atomic<int32_t> state{kRunning};
+  std::atomic<int32_t> world_rank{-1};
+  std::atomic<int32_t> code{0};
+  SharedText<4096> reason;
+};
+
+std::string SharedOp::Value::text() const {
+  return kind == OpKind::kNone ? "none" : fmt::format("{} #{}", op_kind_name(kind), number);
+}
+
+size_t StatusBoard::region_bytes(int num_ranks) {
+  return sizeof(JobEnd) + static_cast<size_t>(num_ranks) * sizeof(RankStatus);
+}
+
+StatusBoard::StatusBoard(std::byte* region, int num_ranks, bool initialize)
+    : end_(reinterpret_cast<JobEnd*>(region)),
+      ranks_(reinterpret_cast<RankStatus*>(region + sizeof(JobEnd))),
+      num_ranks_(num_ranks) {
+  if (initialize) {
+    new (end_) JobEnd;
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      new (ranks_ + rank) RankStatus;
+    }
+  }
+}
+
+void StatusBoard::end_job(int world_rank, ErrorCode code, const std::string& reason) {
+  int32_t expected = JobEnd::kRunning;
+  if (end_->state.compare_exchange_strong(expected, JobEnd::kBeingWritten)) {
+    end_->world_rank.store(world_rank);
+    end_->code.store(static_cast<int32_t>(code));
+    end_->reason.store(reason.c_str());
+    end_->state.store(JobEnd::kEnded, std::memory_order_release);
+  }
+}
+
+bool StatusBoard::job_ended() const {
+  return end_->state.load(std::memory_order_acquire) == JobEnd::kEnded;
+}
+
+int StatusBoard::ended_by() const {
+  return end_->world_rank.load();
+}
+
+ErrorCode StatusBoard::end_code() const {
+  return static_cast<ErrorCode>(end_->code.load());
+}
+
+std::string StatusBoard::end_reason() const {
+  return end_->reason.load();
+}
+
+std::string StatusBoard::stand(int world_rank) const {
+  const RankStatus& status = of(world_rank);
+  if (!status.present.load()) {
+    return fmt::format("rank {}: on another host, not visible from here", world_rank);
+  }
+  const std::string coordinate = status.coordinate.load();
+  std::string text = fmt::format("rank {}{}: ", world_rank, coordinate.empty() ? "" : " (" + coordinate + ")");
+  if (const int64_t step = status.step.load(); step >= 0) {
+    text += fmt::format("step {}, action {}, micro-batch {}; ", step, status.action.load(), status.microbatch.load());
+  }
+  std::string waits;
+  for (const GroupStatus& group : status.groups) {
+    const SharedOp::Value current = group.current.load();
+    if (group.group_id.load() != 0 && current.kind != OpKind::kNone) {
+      waits += fmt::format("{}waits in {} of \"{}\"", waits.empty() ? "" : ", ", current.text(), group.name.load());
+    }
+  }
+  text += waits.empty() ? "in no operation" : waits;
+  return text + (status.left.load() ? "; has left the job" : "");
+}
+
+std::string StatusBoard::last_finished(int world_rank, uint64_t group_id) const {
+  for (const GroupStatus& group : of(world_rank).groups) {
+    if (group.group_id.load() == group_id) {
+      return group.last_finished.load().text();
+    }
+  }
+  return "none";
+}
+
+std::string StatusBoard::table() const {
+  std::string text = "where everybody stands:";
+  for (int rank = 0; rank < num_ranks_; ++rank) {
+    text += "\n  " + stand(rank);
+  }
+  return text;
+}
+
+}  // namespace ashlar

@@ -1,0 +1,71 @@
+#include <exception>
+#include <thread>
+#include <vector>
+
+#include "runtime/comm/host/host_communicator.h"
+#include "runtime/comm/launch.h"
+#include "runtime/comm/thread/thread_world.h"
+#include "runtime/device/cpu/cpu_device.h"
+
+namespace ashlar {
+namespace {
+
+// The error that ended the run: the first one thrown. What the others throw afterwards only says that they stopped.
+class FirstError {
+ public:
+  void keep(std::exception_ptr error) {
+    const std::lock_guard lock(mutex_);
+    if (!error_) {
+      error_ = std::move(error);
+    }
+  }
+  void rethrow() const {
+    if (error_) {
+      std::rethrow_exception(error_);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+void run_rank(ThreadWorld& world, int world_rank, const std::function<void(RankContext&)>& body,
+              const ThreadRankOptions& options, FirstError& first_error) {
+  try {
+    Log log(fmt::format("rank {}", world_rank));
+    FlightRecorder recorder(world.board(), world_rank);
+    recorder.set_timeout(options.timeout_seconds);
+    CpuDevice device(options.queued_streams ? CpuStreamKind::kQueued : CpuStreamKind::kInline);
+    ThreadRank rank(world, recorder);
+    GroupInfo group{.id = 1, .name = "world", .rank = world_rank, .world_ranks = {}};
+    for (int member = 0; member < world.num_ranks(); ++member) {
+      group.world_ranks.push_back(member);
+    }
+    HostCommunicator communicator(rank, group);
+    RankContext context{device, communicator, recorder, log};
+    body(context);
+  } catch (const Error& error) {
+    first_error.keep(std::current_exception());
+    world.board().end_job(world_rank, error.code(), error.what());
+  } catch (const std::exception& error) {
+    first_error.keep(std::current_exception());
+    world.board().end_job(world_rank, ErrorCode::kInternal, error.what());
+  }
+}
+
+}  // namespace
+
+void run_thread_ranks(int num_ranks, const std::function<void(RankContext&)>& body, const ThreadRankOptions& options) {
+  ThreadWorld world(num_ranks, options.carrier);
+  FirstError first_error;
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      threads.emplace_back([&, rank] { run_rank(world, rank, body, options, first_error); });
+    }
+  }
+  first_error.rethrow();
+}
+
+}  // namespace ashlar
