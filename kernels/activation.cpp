@@ -1,0 +1,66 @@
+#include "kernels/activation.h"
+
+#include "kernels/checks.h"
+#include "kernels/cpu/activation.h"
+#include "kernels/dispatch.h"
+
+namespace ashlar::kernels {
+
+void activation_forward(TensorView y, ConstTensorView x, Activation activation, Stream& stream) {
+  constexpr std::string_view kOp = "activation_forward";
+  const int64_t n = x.num_elements();
+  check_view(kOp, "x", x, x.dtype, n);
+  check_view(kOp, "y", y, x.dtype, n);
+  with_float_type(x.dtype, kOp, [&](auto zero) {
+    using T = decltype(zero);
+    launch(stream, kOp, [y_data = y.as<T>(), x_data = x.as<T>(), n, activation] {
+      cpu::activation_forward(y_data, x_data, n, activation);
+    });
+  });
+}
+
+void activation_backward(TensorView dx, ConstTensorView dy, ConstTensorView x, Activation activation, Stream& stream) {
+  constexpr std::string_view kOp = "activation_backward";
+  const int64_t n = x.num_elements();
+  check_view(kOp, "x", x, x.dtype, n);
+  check_view(kOp, "dy", dy, x.dtype, n);
+  check_view(kOp, "dx", dx, x.dtype, n);
+  with_float_type(x.dtype, kOp, [&](auto zero) {
+    using T = decltype(zero);
+    launch(stream, kOp, [dx_data = dx.as<T>(), dy_data = dy.as<T>(), x_data = x.as<T>(), n, activation] {
+      cpu::activation_backward(dx_data, dy_data, x_data, n, activation);
+    });
+  });
+}
+
+void add_bias_residual(TensorView out, ConstTensorView a, ConstTensorView b, ConstTensorView bias, Stream& stream) {
+  constexpr std::string_view kOp = "add_bias_residual";
+  const int64_t columns = a.shape[-1];
+  const int64_t rows = columns == 0 ? 0 : a.num_elements() / columns;
+  check_view(kOp, "a", a, a.dtype, rows * columns);
+  check_view(kOp, "b", b, a.dtype, rows * columns);
+  check_view(kOp, "out", out, a.dtype, rows * columns);
+  if (bias.data != nullptr) {
+    check_view(kOp, "bias", bias, a.dtype, columns);
+  }
+  with_float_type(a.dtype, kOp, [&](auto zero) {
+    using T = decltype(zero);
+    launch(stream, kOp,
+           [out_data = out.as<T>(), a_data = a.as<T>(), b_data = b.as<T>(),
+            bias_data = bias.data == nullptr ? nullptr : bias.as<T>(), rows,
+            columns] { cpu::add_bias_residual(out_data, a_data, b_data, bias_data, rows, columns); });
+  });
+}
+
+void add(TensorView y, ConstTensorView x, Stream& stream) {
+  constexpr std::string_view kOp = "add";
+  const int64_t n = x.num_elements();
+  check_view(kOp, "x", x, x.dtype, n);
+  check_view(kOp, "y", y, x.dtype, n);
+  with_float_type(x.dtype, kOp, [&](auto zero) {
+    using T = decltype(zero);
+    launch(stream, kOp, [y_data = y.as<T>(), x_data = x.as<T>(), n] { cpu::add(y_data, x_data, n); });
+  });
+}
+
+}  // namespace ashlar::kernels

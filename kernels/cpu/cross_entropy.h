@@ -1,0 +1,23 @@
+// Vocabulary-split cross-entropy on the CPU; the contract is kernels/cross_entropy.h. T is float or double.
+#pragma once
+
+#include <cstdint>
+
+namespace ashlar::kernels::cpu {
+
+// The columns of logits that one rank holds: global columns [vocab_begin, vocab_begin + num_valid), then padding up to
+// `columns`.
+struct VocabShard {
+  int64_t columns;
+  int64_t vocab_begin;
+  int64_t num_valid;
+};
+
+template <typename T>
+void cross_entropy_stats(T* stats, const T* logits, const int32_t* targets, int64_t rows, VocabShard shard);
+
+template <typename T>
+void cross_entropy_finish(T* losses, T* logits, const T* all_stats, const int32_t* targets, const float* mask,
+                          int64_t num_ranks, int64_t rows, VocabShard shard, double scale, bool gradient);
+
+}  // namespace ashlar::kernels::cpu

@@ -1,0 +1,13 @@
+// Sums in a fixed order on the CPU; the contract is kernels/reduce.h. T is float or double.
+#pragma once
+
+#include <cstdint>
+
+namespace ashlar::kernels::cpu {
+
+template <typename T>
+void sum_of_squares(double* blocks, const T* x, int64_t n);
+template <typename T>
+void sum_in_order(double* total, const T* x, int64_t n);
+
+}  // namespace ashlar::kernels::cpu

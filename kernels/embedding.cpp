@@ -1,0 +1,84 @@
+#include "kernels/embedding.h"
+
+#include "kernels/checks.h"
+#include "kernels/cpu/embedding.h"
+#include "kernels/dispatch.h"
+
+namespace ashlar::kernels {
+
+void embedding_forward(TensorView y, ConstTensorView tokens, ConstTensorView table, int64_t vocab_begin,
+                       int64_t num_valid, Stream& stream) {
+  constexpr std::string_view kOp = "embedding_forward";
+  const int64_t num_tokens = tokens.num_elements();
+  const int64_t columns = table.shape[-1];
+  check_view(kOp, "tokens", tokens, DType::kI32, num_tokens);
+  check_view(kOp, "table", table, table.dtype, table.shape[0] * columns);
+  check_view(kOp, "y", y, table.dtype, num_tokens * columns);
+  DCHECK(num_valid >= 0 && num_valid <= table.shape[0], "{}: {} valid rows of {}", kOp, num_valid, table.shape[0]);
+  with_float_type(table.dtype, kOp, [&](auto zero) {
+    using T = decltype(zero);
+    launch(stream, kOp,
+           [y_data = y.as<T>(), token_data = tokens.as<int32_t>(), table_data = table.as<T>(), num_tokens, columns,
+            vocab_begin, num_valid] {
+             cpu::embedding_forward(y_data, token_data, table_data, num_tokens, columns, vocab_begin, num_valid);
+           });
+  });
+}
+
+void embedding_backward(TensorView dtable, ConstTensorView dy, ConstTensorView tokens, int64_t vocab_begin,
+                        int64_t num_valid, Stream& stream) {
+  constexpr std::string_view kOp = "embedding_backward";
+  const int64_t num_tokens = tokens.num_elements();
+  const int64_t columns = dtable.shape[-1];
+  check_view(kOp, "tokens", tokens, DType::kI32, num_tokens);
+  check_view(kOp, "dtable", dtable, dtable.dtype, dtable.shape[0] * columns);
+  check_view(kOp, "dy", dy, dtable.dtype, num_tokens * columns);
+  DCHECK(num_valid >= 0 && num_valid <= dtable.shape[0], "{}: {} valid rows of {}", kOp, num_valid, dtable.shape[0]);
+  with_float_type(dtable.dtype, kOp, [&](auto zero) {
+    using T = decltype(zero);
+    launch(stream, kOp,
+           [dtable_data = dtable.as<T>(), dy_data = dy.as<T>(), token_data = tokens.as<int32_t>(), num_tokens, columns,
+            vocab_begin, num_valid] {
+             cpu::embedding_backward(dtable_data, dy_data, token_data, num_tokens, columns, vocab_begin, num_valid);
+           });
+  });
+}
+
+void position_forward(TensorView y, ConstTensorView table, Stream& stream) {
+  constexpr std::string_view kOp = "position_forward";
+  DCHECK(y.shape.num_dims() == 3, "{}: y is {}, expected [B,T,C]", kOp, y.shape.text());
+  const int64_t batch = y.shape[0];
+  const int64_t length = y.shape[1];
+  const int64_t columns = y.shape[2];
+  check_view(kOp, "y", y, table.dtype, batch * length * columns);
+  check_view(kOp, "table", table, table.dtype, table.shape[0] * columns);
+  DCHECK(length <= table.shape[0], "{}: {} positions of a table with {}", kOp, length, table.shape[0]);
+  with_float_type(table.dtype, kOp, [&](auto zero) {
+    using T = decltype(zero);
+    launch(stream, kOp, [y_data = y.as<T>(), table_data = table.as<T>(), batch, length, columns] {
+      cpu::position_forward(y_data, table_data, batch, length, columns);
+    });
+  });
+}
+
+void position_backward(TensorView dtable, ConstTensorView dy, Write write, Stream& stream) {
+  constexpr std::string_view kOp = "position_backward";
+  DCHECK(dy.shape.num_dims() == 3, "{}: dy is {}, expected [B,T,C]", kOp, dy.shape.text());
+  const int64_t batch = dy.shape[0];
+  const int64_t length = dy.shape[1];
+  const int64_t columns = dy.shape[2];
+  const int64_t table_length = dtable.shape[0];
+  check_view(kOp, "dy", dy, dtable.dtype, batch * length * columns);
+  check_view(kOp, "dtable", dtable, dtable.dtype, table_length * columns);
+  DCHECK(length <= table_length, "{}: {} positions of a table with {}", kOp, length, table_length);
+  with_float_type(dtable.dtype, kOp, [&](auto zero) {
+    using T = decltype(zero);
+    launch(stream, kOp,
+           [dtable_data = dtable.as<T>(), dy_data = dy.as<T>(), batch, length, table_length, columns,
+            is_add = write == Write::kAdd] {
+             cpu::position_backward(dtable_data, dy_data, batch, length, table_length, columns, is_add);
+           });
+  });
+}
+
+}  // namespace ashlar::kernels

@@ -1,0 +1,60 @@
+#include "kernels/layernorm.h"
+
+#include "kernels/checks.h"
+#include "kernels/cpu/layernorm.h"
+#include "kernels/dispatch.h"
+
+namespace ashlar::kernels {
+
+void layernorm_forward(TensorView y, TensorView mean, TensorView rstd, ConstTensorView x, ConstTensorView gamma,
+                       ConstTensorView beta, double epsilon, Stream& stream) {
+  constexpr std::string_view kOp = "layernorm_forward";
+  const int64_t columns = x.shape[-1];
+  const int64_t rows = columns == 0 ? 0 : x.num_elements() / columns;
+  check_view(kOp, "x", x, x.dtype, rows * columns);
+  check_view(kOp, "y", y, x.dtype, rows * columns);
+  check_view(kOp, "mean", mean, x.dtype, rows);
+  check_view(kOp, "rstd", rstd, x.dtype, rows);
+  check_view(kOp, "gamma", gamma, x.dtype, columns);
+  check_view(kOp, "beta", beta, x.dtype, columns);
+  with_float_type(x.dtype, kOp, [&](auto zero) {
+    using T = decltype(zero);
+    launch(stream, kOp,
+           [y_data = y.as<T>(), mean_data = mean.as<T>(), rstd_data = rstd.as<T>(), x_data = x.as<T>(),
+            gamma_data = gamma.as<T>(), beta_data = beta.as<T>(), rows, columns, epsilon] {
+             cpu::layernorm_forward(y_data, mean_data, rstd_data, x_data, gamma_data, beta_data, rows, columns,
+                                    epsilon);
+           });
+  });
+}
+
+void layernorm_backward(TensorView dx, TensorView dgamma, TensorView dbeta, ConstTensorView dy,
+                        ConstTensorView dresidual, ConstTensorView x, ConstTensorView gamma, ConstTensorView mean,
+                        ConstTensorView rstd, Stream& stream) {
+  constexpr std::string_view kOp = "layernorm_backward";
+  const int64_t columns = x.shape[-1];
+  const int64_t rows = columns == 0 ? 0 : x.num_elements() / columns;
+  check_view(kOp, "x", x, x.dtype, rows * columns);
+  check_view(kOp, "dx", dx, x.dtype, rows * columns);
+  check_view(kOp, "dy", dy, x.dtype, rows * columns);
+  check_view(kOp, "dgamma", dgamma, x.dtype, columns);
+  check_view(kOp, "dbeta", dbeta, x.dtype, columns);
+  check_view(kOp, "gamma", gamma, x.dtype, columns);
+  check_view(kOp, "mean", mean, x.dtype, rows);
+  check_view(kOp, "rstd", rstd, x.dtype, rows);
+  if (dresidual.data != nullptr) {
+    check_view(kOp, "dresidual", dresidual, x.dtype, rows * columns);
+  }
+  with_float_type(x.dtype, kOp, [&](auto zero) {
+    using T = decltype(zero);
+    launch(stream, kOp,
+           [dx_data = dx.as<T>(), dgamma_data = dgamma.as<T>(), dbeta_data = dbeta.as<T>(), dy_data = dy.as<T>(),
+            dresidual_data = dresidual.data == nullptr ? nullptr : dresidual.as<T>(), x_data = x.as<T>(),
+            gamma_data = gamma.as<T>(), mean_data = mean.as<T>(), rstd_data = rstd.as<T>(), rows, columns] {
+             cpu::layernorm_backward(dx_data, dgamma_data, dbeta_data, dy_data, dresidual_data, x_data, gamma_data,
+                                     mean_data, rstd_data, rows, columns);
+           });
+  });
+}
+
+}  // namespace ashlar::kernels

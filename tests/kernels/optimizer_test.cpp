@@ -1,0 +1,205 @@
+#include "kernels/optimizer.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "kernels/cpu/loops.h"
+#include "tests/kernels/pointwise_support.h"
+
+namespace ashlar::kernels {
+namespace {
+
+const AdamWArgs kArgs{
+    .rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .grad_scale = 0.37, .step = 3};
+
+template <typename T>
+struct State {
+  explicit State(int64_t n)
+      : param(random_values<T>(n, 1)),
+        first(random_values<T>(n, 2, 0.1)),
+        second(random_values<T>(n, 3, 0.1)),
+        grad(random_values<T>(n, 4)) {
+    for (T& value : second) {
+      value *= value;
+    }
+  }
+  // Elements [begin, end) only.
+  void step(int64_t begin, int64_t end, const AdamWArgs& args, Stream& stream) {
+    adamw_step(view(param).slice(begin, end), view(first).slice(begin, end), view(second).slice(begin, end),
+               view(std::as_const(grad)).slice(begin, end), args, stream);
+  }
+  int64_t size() const { return static_cast<int64_t>(param.size()); }
+
+  std::vector<T> param, first, second, grad;
+};
+
+// The formula of the header, term by term, in double.
+template <typename T>
+void compare_with_formula(double tolerance) {
+  for (const int64_t n : {int64_t{1}, int64_t{31}, int64_t{33}, cpu::kBlock + 1}) {
+    State<T> state(n);
+    const State<T> before = state;
+    on_queued_stream([&](Stream& stream) { state.step(0, n, kArgs, stream); });
+    std::vector<double> param, first, second;
+    for (size_t i = 0; i < before.param.size(); ++i) {
+      const double g = kArgs.grad_scale * static_cast<double>(before.grad[i]);
+      const double m = kArgs.beta1 * static_cast<double>(before.first[i]) + (1 - kArgs.beta1) * g;
+      const double v = kArgs.beta2 * static_cast<double>(before.second[i]) + (1 - kArgs.beta2) * g * g;
+      const double m_hat = m / (1 - std::pow(kArgs.beta1, 3));
+      const double v_hat = v / (1 - std::pow(kArgs.beta2, 3));
+      first.push_back(m);
+      second.push_back(v);
+      param.push_back(static_cast<double>(before.param[i]) * (1 - kArgs.rate * kArgs.weight_decay) -
+                      kArgs.rate * m_hat / (std::sqrt(v_hat) + kArgs.epsilon));
+    }
+    expect_close(state.param, param, tolerance, "param");
+    expect_close(state.first, first, tolerance, "first moment");
+    expect_close(state.second, second, tolerance, "second moment");
+  }
+}
+
+TEST(AdamW, EqualsTheFormulaInFp32) {
+  compare_with_formula<float>(3e-7);
+}
+TEST(AdamW, EqualsTheFormulaInFp64) {
+  compare_with_formula<double>(1e-15);
+}
+
+TEST(AdamW, BitsDoNotDependOnCutsOrThreads) {
+  const int64_t n = 2 * cpu::kBlock + 333;
+  State<float> whole(n);
+  State<float> cut = whole;
+  with_threads(1, [&](Stream& stream) { whole.step(0, n, kArgs, stream); });
+  with_threads(3, [&](Stream& stream) {
+    int64_t begin = 0;
+    for (int64_t length = 1; begin < n; length = length * 3 + 2) {  // 1, 5, 17, 53, ... : no multiple of a vector
+      const int64_t end = std::min(n, begin + length);
+      cut.step(begin, end, kArgs, stream);
+      begin = end;
+    }
+  });
+  EXPECT_TRUE(same_bits(whole.param, cut.param));
+  EXPECT_TRUE(same_bits(whole.first, cut.first));
+  EXPECT_TRUE(same_bits(whole.second, cut.second));
+}
+
+TEST(AdamW, ElementsOnTheirOwnGiveTheSameBits) {
+  State<float> whole(100);
+  State<float> single = whole;
+  with_threads(1, [&](Stream& stream) {
+    whole.step(0, 100, kArgs, stream);
+    for (int64_t i = 0; i < 100; ++i) {
+      single.step(i, i + 1, kArgs, stream);
+    }
+  });
+  EXPECT_TRUE(same_bits(whole.param, single.param));
+}
+
+TEST(AdamW, RefusesStepZero) {
+  State<float> state(3);
+  AdamWArgs args = kArgs;
+  args.step = 0;
+  EXPECT_THROW(with_threads(1, [&](Stream& stream) { state.step(0, 3, args, stream); }), Error);
+}
+
+TEST(Sgd, EqualsTheFormulaAndBitsDoNotDependOnCuts) {
+  const int64_t n = cpu::kBlock + 77;
+  const auto grad = random_values<float>(n, 1);
+  const auto before = random_values<float>(n, 2);
+  auto whole = before;
+  auto cut = before;
+  with_threads(3, [&](Stream& stream) {
+    sgd_step(view(whole), view(grad), 0.1, 0.01, 0.5, stream);
+    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 13}, {13, 998}, {998, n}}) {
+      sgd_step(view(cut).slice(begin, end), view(grad).slice(begin, end), 0.1, 0.01, 0.5, stream);
+    }
+  });
+  std::vector<double> expected;
+  for (size_t i = 0; i < before.size(); ++i) {
+    expected.push_back(static_cast<double>(before[i]) * (1 - 0.1 * 0.01) - 0.1 * 0.5 * static_cast<double>(grad[i]));
+  }
+  expect_close(whole, expected, 2e-7, "param");
+  EXPECT_TRUE(same_bits(whole, cut));
+}
+
+// Linear(2,3) - sigmoid - Linear(3,1) - sigmoid on three inputs, loss = sum of outputs; parameters in the order of the
+// reference: 0.weight [3,2], 0.bias [3], 2.weight [1,3], 2.bias [1].
+constexpr size_t kFirstBias = 6, kSecondWeight = 9, kSecondBias = 12, kNumParams = 13;
+
+std::vector<double> gradient_of(const std::vector<double>& p, const std::vector<std::vector<double>>& inputs) {
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  std::vector<double> grad(kNumParams);
+  for (const auto& x : inputs) {
+    double hidden[3];
+    double out = p[kSecondBias];
+    for (size_t h = 0; h < 3; ++h) {
+      hidden[h] = sigmoid(p[2 * h] * x[0] + p[2 * h + 1] * x[1] + p[kFirstBias + h]);
+      out += p[kSecondWeight + h] * hidden[h];
+    }
+    out = sigmoid(out);
+    const double dout = out * (1 - out);
+    grad[kSecondBias] += dout;
+    for (size_t h = 0; h < 3; ++h) {
+      grad[kSecondWeight + h] += dout * hidden[h];
+      const double dhidden = dout * p[kSecondWeight + h] * hidden[h] * (1 - hidden[h]);
+      grad[kFirstBias + h] += dhidden;
+      grad[2 * h] += dhidden * x[0];
+      grad[2 * h + 1] += dhidden * x[1];
+    }
+  }
+  return grad;
+}
+
+std::vector<double> flat(const nlohmann::json& tensors) {
+  std::vector<double> values;
+  for (const auto& tensor : tensors) {
+    for (const auto& value : tensor) {
+      values.push_back(value.get<double>());
+    }
+  }
+  return values;
+}
+
+TEST(AdamW, FollowsPyTorchFor1001Steps) {
+  std::ifstream file(ASHLAR_SOURCE_DIR "/../shared/data/optim/adamw_pytorch_baseline.json");
+  if (!file) {
+    GTEST_SKIP() << "no shared data";
+  }
+  const nlohmann::json reference = nlohmann::json::parse(file);
+  const auto inputs = reference["input"].get<std::vector<std::vector<double>>>();
+  const nlohmann::json& init = reference["init"];
+  const int iterations = reference["iterations"];
+  const int sample_every = reference["sample_every"];
+  int num_compared = 0;
+  // Without decay only the first and the last sample are kept.
+  for (const auto& [key, decay] : {std::pair{"AdamW_wd_0.01", 0.01}, std::pair{"AdamW_wd_0_first_and_last", 0.0}}) {
+    ASSERT_TRUE(reference.contains(key));
+    const nlohmann::json& samples = reference[key];
+    std::vector<double> param = flat({init["0.weight"], init["0.bias"], init["2.weight"], init["2.bias"]});
+    std::vector<double> first(kNumParams), second(kNumParams);
+    AdamWArgs args{.rate = reference["hyper"]["lr"], .weight_decay = decay};
+    size_t sample = 0;
+    with_threads(1, [&](Stream& stream) {
+      for (int i = 0; i < iterations; ++i) {
+        const std::vector<double> grad = gradient_of(param, inputs);
+        args.step = i + 1;
+        adamw_step(view(param), view(first), view(second), view(grad), args, stream);
+        const bool sampled = samples.size() == 2 ? i == 0 || i == iterations - 1 : i % sample_every == 0;
+        if (!sampled) {
+          continue;
+        }
+        const std::vector<double> expected = flat(samples[sample++]);
+        ASSERT_EQ(expected.size(), kNumParams);
+        for (size_t k = 0; k < kNumParams; ++k) {
+          ASSERT_LE(std::abs(param[k] - expected[k]), 5e-4 + 1e-3 * std::abs(expected[k]))
+              << key << " after step " << i + 1 << " parameter " << k;
+        }
+        ++num_compared;
+      }
+    });
+  }
+  EXPECT_EQ(num_compared, 13);
+}
+
+}  // namespace
+}  // namespace ashlar::kernels
