@@ -26,13 +26,14 @@ int exit_code(ErrorCode code) {
 Error::Error(ErrorCode code, const std::string& message, std::source_location place)
     : std::runtime_error(message), code_(code), place_(place) {}
 
+// Relative to the source root, which is what comes before this file's own place in the tree.
 std::string Error::place_text() const {
+  constexpr std::string_view kHere = "runtime/base/error.cpp";
+  std::string_view root = std::source_location::current().file_name();
+  root.remove_suffix(kHere.size());
   std::string_view file = place_.file_name();
-  for (std::string_view top : {"runtime/", "kernels/", "parallel/", "examples/", "tests/"}) {
-    if (const size_t at = file.rfind(top); at != std::string_view::npos) {
-      file.remove_prefix(at);
-      break;
-    }
+  if (file.starts_with(root)) {
+    file.remove_prefix(root.size());
   }
   return fmt::format("{}:{}", file, place_.line());
 }

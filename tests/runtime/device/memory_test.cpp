@@ -1,0 +1,159 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "runtime/base/error.h"
+#include "runtime/device/arena.h"
+#include "runtime/device/cpu/cpu_device.h"
+
+namespace ashlar {
+namespace {
+
+// A device of another kind, with a limit on its memory.
+class FakeDevice final : public Device {
+ public:
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  std::unique_ptr<Stream> create_stream() override;
+  std::unique_ptr<Event> create_event() override { return std::make_unique<Event>(); }
+
+ protected:
+  std::byte* allocate_bytes(size_t bytes) override {
+    return bytes > 1000 ? nullptr : static_cast<std::byte*>(std::malloc(bytes));
+  }
+  void free_bytes(std::byte* data, size_t) noexcept override { std::free(data); }
+};
+
+class FakeStream final : public Stream {
+ public:
+  explicit FakeStream(Device& device) : device_(device) {}
+  Device& device() const override { return device_; }
+  void copy(void*, const void*, size_t) override {}
+  void fill_zero(void*, size_t) override {}
+  void record(Event&) override {}
+  void wait(const Event&) override {}
+  void synchronize() override {}
+
+ private:
+  Device& device_;
+};
+
+std::unique_ptr<Stream> FakeDevice::create_stream() {
+  return std::make_unique<FakeStream>(*this);
+}
+
+TEST(Device, CountsWhatIsAllocatedAndFreed) {
+  CpuDevice device;
+  EXPECT_EQ(device.allocated_bytes(), 0);
+  {
+    const Buffer a = device.allocate(100, "a");
+    const Buffer b = device.allocate(5 << 20, "b");
+    EXPECT_EQ(device.num_allocations(), 2);
+    EXPECT_EQ(device.allocated_bytes(), 100 + (5 << 20));
+    for (const Buffer* buffer : {&a, &b}) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->data()) % Arena::kAlignment, 0u);
+      std::memset(buffer->data(), 1, buffer->bytes());  // the sanitizers see whether all of it is there
+    }
+  }
+  EXPECT_EQ(device.allocated_bytes(), 0);
+  EXPECT_EQ(device.num_allocations(), 2);
+}
+
+TEST(Device, NothingIsAllocatedForZeroBytes) {
+  CpuDevice device;
+  const Buffer buffer = device.allocate(0, "nothing");
+  EXPECT_EQ(buffer.data(), nullptr);
+  EXPECT_EQ(device.num_allocations(), 0);
+}
+
+TEST(Device, OutOfMemoryNamesTheUseAndTheSizes) {
+  FakeDevice device;
+  const Buffer held = device.allocate(600, "weights");
+  try {
+    const Buffer refused = device.allocate(2000, "activations of stage 3");
+    FAIL() << "allocate did not throw";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUsage);
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("activations of stage 3"), testing::HasSubstr("2000"),
+                                             testing::HasSubstr("600"), testing::HasSubstr("--micro-batch-size")));
+  }
+  EXPECT_EQ(device.num_allocations(), 1);
+}
+
+TEST(Buffer, MovesItsMemoryAndFreesItOnce) {
+  CpuDevice device;
+  Buffer a = device.allocate(64, "a");
+  std::byte* const data = a.data();
+  Buffer b = std::move(a);
+  EXPECT_EQ(b.data(), data);
+  EXPECT_EQ(b.bytes(), 64u);
+  Buffer c = device.allocate(128, "c");
+  c = std::move(b);
+  EXPECT_EQ(c.data(), data);
+  b = Buffer();
+  EXPECT_EQ(device.allocated_bytes(), 64);
+}
+
+TEST(CpuStream, RefusesAStreamOfAnotherDevice) {
+  FakeDevice device;
+  const std::unique_ptr<Stream> stream = device.create_stream();
+  EXPECT_THROW(cpu_stream(*stream), Error);
+}
+
+// One layout function, run twice, must give one number.
+size_t lay_out(Arena& arena, std::vector<std::byte*>* pieces) {
+  for (const size_t bytes : {1u, 64u, 65u, 0u, 1000u}) {
+    std::byte* const piece = arena.take(bytes);
+    if (pieces != nullptr) {
+      pieces->push_back(piece);
+    }
+  }
+  const size_t mark = arena.mark();
+  arena.take(500);
+  arena.reset_to(mark);
+  arena.take(300);
+  return arena.high_water();
+}
+
+TEST(Arena, CountingAndRealLayoutsAgree) {
+  Arena plan;
+  const size_t planned = lay_out(plan, nullptr);
+  EXPECT_TRUE(plan.counting());
+  EXPECT_EQ(planned, 64u + 64 + 128 + 0 + 1024 + 512);
+  EXPECT_EQ(plan.used(), 64u + 64 + 128 + 0 + 1024 + 320);
+
+  CpuDevice device;
+  const Buffer buffer = device.allocate(planned, "arena");
+  Arena real(buffer.data(), buffer.bytes());
+  std::vector<std::byte*> pieces;
+  EXPECT_EQ(lay_out(real, &pieces), planned);  // it fits exactly
+  EXPECT_EQ(real.used(), plan.used());
+  EXPECT_FALSE(real.counting());
+  EXPECT_EQ(pieces, (std::vector<std::byte*>{buffer.data(), buffer.data() + 64, buffer.data() + 128,
+                                             buffer.data() + 256, buffer.data() + 256}));
+}
+
+TEST(Arena, CountingGivesNoPointers) {
+  Arena plan;
+  EXPECT_EQ(plan.take(100), nullptr);
+}
+
+TEST(Arena, RefusesMoreThanItHolds) {
+  alignas(64) std::byte memory[128];
+  Arena arena(memory, sizeof(memory));
+  arena.take(65);
+  EXPECT_THROW(arena.take(1), Error);
+}
+
+TEST(Arena, RefusesAMarkThatLiesAhead) {
+  Arena arena;
+  arena.take(64);
+  EXPECT_THROW(arena.reset_to(65), Error);
+  arena.reset();
+  EXPECT_EQ(arena.used(), 0u);
+  EXPECT_EQ(arena.high_water(), 64u);
+}
+
+}  // namespace
+}  // namespace ashlar
