@@ -2,12 +2,13 @@
 //
 //   DIR/latest_checkpointed_iteration.txt   "120", moved last
 //   DIR/iter_0000120/manifest.json          every tensor: dtype, global shape, and its slices (file, offset, start,
-//   size,
-//                                           xxHash), plus the training state
+//                                           size, xxHash), plus the training state; its own hash is in manifest.xxh3
 //   DIR/iter_0000120/rank_00003.safetensors the slices written by rank 3
 //
-// A checkpoint appears whole or not at all: it is written under a temporary name, synced, renamed; the latest mark
-// moves last.
+// A checkpoint appears whole or not at all: it is written under a temporary name (DIR/.iter_0000120.tmp), synced and
+// renamed; the latest mark moves last. An older set of the same iteration steps aside first, to
+// DIR/.iter_0000120.replaced, and is removed at the very end; a job killed in between leaves it there, and
+// find_checkpoint moves it back.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/checkpoint/storage.h"
 #include "runtime/comm/launch.h"
 #include "runtime/tensor/shard_spec.h"
 #include "runtime/tensor/tensor.h"
@@ -36,19 +38,29 @@ struct SaveRequest {
   std::string directory;
   int64_t iteration = 0;
   std::span<const NamedSlice> slices;
+  StorageOptions storage = {};  // for tests: a disk that is slow or full
 };
 
+// Collective. Blocks the host. What a job does before its first step, so that a bad --save is not found out after
+// hours: creates the directory and writes a probe file into it (throws Error(kCheckpoint) when it cannot), and warns in
+// the log when the disk has less room than one checkpoint of these slices.
+void check_save_directory(RankContext& rank, const std::string& directory, std::span<const NamedSlice> slices);
+
 // Collective. Blocks the host. On failure (unwritable, disk full, ...) every rank throws Error(kCheckpoint) with path,
-// needed and free bytes; the previous checkpoint and the latest mark stay as they were.
+// needed and free bytes; the previous checkpoint and the latest mark stay as they were. The state written is rank 0's.
 void save_checkpoint(RankContext& rank, const SaveRequest& request, const nlohmann::json& state);
 
-// Collective. Blocks the host. The newest complete iteration in the directory, after checking it is whole (manifest,
-// files, sizes); incomplete or damaged ones are named in the log and skipped. Empty when there is none.
+// Collective. Blocks the host. The iteration to go on from: the one that the latest mark names, or, when that one is
+// missing or damaged, the newest that is whole (manifest, files, sizes). What is damaged is named in the log, with the
+// reason, and skipped. Empty when there is none, or no such directory.
 std::optional<int64_t> find_checkpoint(RankContext& rank, const std::string& directory);
 
-// Collective. Blocks the host. Fills every slice by global name and index, whatever grid wrote it; checks the hash of
-// all it reads. Throws Error(kCheckpoint) naming file, tensor, expected and found for a flipped byte, a missing slice,
-// another shape or a missing tensor; nothing is half loaded then: the job ends. Returns the state.
+// Collective. Blocks the host. Fills every slice by global name and index, whatever grid wrote it, and sets padding to
+// zero; checks the hash of all it reads. A kind of tensor (what stands before the first '/': "model", "adam_m", ...) is
+// read whole or not at all: a checkpoint with more tensors of a kind than the ranks ask for is of another model. Throws
+// Error(kCheckpoint) on all ranks, naming file, tensor, expected and found, for a flipped byte, a missing slice,
+// another shape or dtype, a missing or a left-over tensor; the slices are then half filled, and the job ends. Returns
+// the state.
 nlohmann::json load_checkpoint(RankContext& rank, const std::string& directory, int64_t iteration,
                                std::span<const NamedSlice> slices);
 

@@ -1,0 +1,203 @@
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+#include "runtime/checkpoint/blocks.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/layout.h"
+#include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/safetensors.h"
+
+namespace ashlar {
+namespace fs = std::filesystem;
+
+namespace {
+
+// What this rank writes: owned slices that are not all padding.
+std::vector<const NamedSlice*> slices_to_write(std::span<const NamedSlice> slices) {
+  std::vector<const NamedSlice*> written;
+  for (const NamedSlice& slice : slices) {
+    DCHECK(slice.data.shape == slice.shard.local(), "{}: data {} for a shard {}", slice.name, slice.data.shape.text(),
+           slice.shard.local().text());
+    if (slice.owned && slice.shard.num_valid_elements() > 0) {
+      written.push_back(&slice);
+    }
+  }
+  return written;
+}
+
+Shape valid_shape(const ShardSpec& shard) {
+  Shape shape = shard.local();
+  if (shard.split_dim >= 0) {
+    shape.set(shard.split_dim, shard.num_valid());
+  }
+  return shape;
+}
+
+// The elements of a slice without padding, in one piece: where they lie, or a copy in `scratch` when padding lies
+// between them (a padded split dim that is not the first).
+const std::byte* valid_data(const NamedSlice& slice, std::vector<std::byte>& scratch) {
+  const Shape valid = valid_shape(slice.shard);
+  if (valid == slice.data.shape || slice.shard.split_dim == 0) {
+    return slice.data.data;
+  }
+  const size_t element_bytes = dtype_bytes(slice.data.dtype);
+  scratch.resize(static_cast<size_t>(valid.num_elements()) * element_bytes);
+  const Block held = block_of(slice.shard);
+  copy_common_elements({held.origin, valid}, scratch.data(), held, slice.data.data, element_bytes);
+  return scratch.data();
+}
+
+// Writes this rank's file and returns its part of the manifest.
+Manifest write_slices(Storage& storage, const fs::path& directory, const std::string& file_name,
+                      const SaveRequest& request) {
+  Manifest part;
+  for (const NamedSlice& slice : request.slices) {  // also the ones that others have to write: missing ones are noticed
+    part.tensors[slice.name] = {slice.data.dtype, slice.shard.global, slice.shard.split_dim, {}};
+  }
+  const std::vector<const NamedSlice*> slices = slices_to_write(request.slices);
+  if (slices.empty()) {
+    return part;
+  }
+  std::vector<SafetensorsEntry> entries;
+  for (const NamedSlice* slice : slices) {
+    entries.push_back({slice->name, slice->data.dtype, valid_shape(slice->shard)});
+  }
+  const SafetensorsLayout layout = lay_out_safetensors(entries, {{"iteration", std::to_string(request.iteration)}});
+
+  OutputFile file(storage, directory / file_name, layout.file_bytes);
+  file.append(layout.header.data(), layout.header.size());
+  std::vector<std::byte> scratch;
+  for (size_t i = 0; i < slices.size(); ++i) {
+    const NamedSlice& slice = *slices[i];
+    const std::byte* data = valid_data(slice, scratch);
+    file.append(data, entries[i].bytes());
+    part.tensors[slice.name].slices.push_back({file_name, layout.offsets[i], slice.shard.begin(),
+                                               slice.shard.num_valid(), hash_bytes(data, entries[i].bytes())});
+  }
+  file.finish();
+  part.files[file_name] = {layout.file_bytes, layout.header.size(),
+                           hash_bytes(layout.header.data(), layout.header.size())};
+  return part;
+}
+
+// Clears away what killed jobs left behind.
+void prepare_directory(Storage& storage, const Log& log, const CheckpointLayout& layout) {
+  storage.create_directory(layout.directory());
+  restore_replaced(storage, log, layout);
+  for (const fs::path& path : list_directory(layout.directory())) {
+    if (is_left_over(path.filename().string()) && storage.try_remove_tree(path)) {
+      log.info("removed {}, which an unfinished save left behind", path.string());
+    }
+  }
+}
+
+// The new set takes its name, then the mark moves. Everything before the mark's rename can be taken back, and is when
+// something fails; nothing behind it can fail the save: the set is whole, durable and marked.
+void commit(Storage& storage, const Log& log, const CheckpointLayout& layout, int64_t iteration) {
+  storage.write_file(layout.new_mark(), std::to_string(iteration));
+  const fs::path set = layout.set(iteration);
+  const fs::path replaced = layout.replaced_set(iteration);
+  const bool replaces = path_exists(set);
+  bool moved_old = false;
+  bool moved_new = false;
+  try {
+    if (replaces) {
+      storage.rename(set, replaced);
+      moved_old = true;
+    }
+    storage.rename(layout.new_set(iteration), set);
+    moved_new = true;
+    storage.sync_directory(layout.directory());
+    storage.rename(layout.new_mark(), layout.mark());
+  } catch (const Error&) {
+    if (moved_new) {
+      storage.try_rename(set, layout.new_set(iteration));
+    }
+    if (moved_old) {
+      storage.try_rename(replaced, set);
+    }
+    throw;
+  }
+  try {
+    storage.sync_directory(layout.directory());
+  } catch (const Error& problem) {
+    log.warning("iteration {} is saved, but a power cut now could take the latest mark back: {}", iteration,
+                problem.what());
+  }
+  if (replaces && !storage.try_remove_tree(replaced)) {
+    log.warning("cannot remove {}, the older set of this iteration; the next save tries again", replaced.string());
+  }
+}
+
+}  // namespace
+
+void check_save_directory(RankContext& rank, const std::string& directory, std::span<const NamedSlice> slices) {
+  uint64_t bytes = 0;
+  for (const NamedSlice* slice : slices_to_write(slices)) {
+    bytes += static_cast<uint64_t>(slice->shard.num_valid_elements()) * dtype_bytes(slice->data.dtype);
+  }
+  uint64_t needed = 0;
+  for (const std::string& text : all_gather_text(rank.world, std::to_string(bytes))) {
+    needed += std::stoull(text);
+  }
+  agree(rank.world, [&] {
+    Storage storage;
+    const CheckpointLayout layout(directory);
+    if (rank.world.rank() != 0) {
+      return;
+    }
+    storage.create_directory(layout.directory());
+    const fs::path probe = layout.directory() / ".probe.tmp";
+    storage.write_file(probe, "ashlar");
+    storage.try_remove_tree(probe);
+    const uint64_t available = free_bytes(layout.directory());
+    if (available < needed) {
+      rank.log.warning("--save {}: a checkpoint needs {} bytes, the disk has {} free", directory, needed, available);
+    }
+  });
+}
+
+void save_checkpoint(RankContext& rank, const SaveRequest& request, const nlohmann::json& state) {
+  const CheckpointLayout layout(request.directory);
+  Storage storage(request.storage);
+  const fs::path new_set = layout.new_set(request.iteration);
+  const bool is_first = rank.world.rank() == 0;
+  try {
+    agree(rank.world, [&] {
+      if (is_first) {
+        prepare_directory(storage, rank.log, layout);
+        storage.create_directory(new_set);
+      }
+    });
+    Manifest part;
+    agree(rank.world,
+          [&] { part = write_slices(storage, new_set, CheckpointLayout::rank_file(rank.world.rank()), request); });
+    const std::vector<std::string> parts = all_gather_text(rank.world, manifest_text(part));
+    agree(rank.world, [&] {
+      if (!is_first) {
+        return;
+      }
+      Manifest manifest;
+      manifest.iteration = request.iteration;
+      manifest.num_ranks = rank.world.size();
+      manifest.state = state;
+      const std::string place = new_set.string();
+      for (const std::string& text : parts) {
+        merge_manifest(manifest, parse_manifest(text, place), place);
+      }
+      check_manifest(manifest, place);
+      write_manifest(storage, new_set, manifest);
+      storage.sync_directory(new_set);
+      commit(storage, rank.log, layout, request.iteration);
+    });
+  } catch (const Error&) {
+    if (is_first && !request.storage.leave_files) {
+      storage.try_remove_tree(new_set);
+      storage.try_remove_tree(layout.new_mark());
+    }
+    throw;
+  }
+}
+
+}  // namespace ashlar
