@@ -1,7 +1,12 @@
 // The settings of a training run, under the names of Megatron's flags where Megatron has one.
+//
+// Life of a setting: parse_train_options (one rank's arguments) -> validate_options (what needs no world size) ->
+// resolve_options (fills what depends on the number of ranks) -> the program. Every flag is one row of flags.h's table.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +19,7 @@ struct TrainOptions {
   int64_t hidden_size = 0;
   int64_t num_attention_heads = 0;
   int64_t ffn_hidden_size = 0;  // 0: 4 * hidden_size
+  int64_t kv_channels = 0;      // 0: hidden_size / num_attention_heads, the only legal value
   int64_t seq_length = 0;
   int64_t max_position_embeddings = 0;  // 0: seq_length
   int64_t vocab_size = 0;               // 0: from the tokenizer
@@ -45,8 +51,10 @@ struct TrainOptions {
   double min_lr = 0;
   std::string lr_decay_style = "linear";  // constant, linear, cosine
   int64_t lr_decay_iters = 0;             // 0: train_iters
+  int64_t lr_decay_samples = 0;           // resolved into lr_decay_iters
   int64_t lr_warmup_iters = 0;
-  double lr_warmup_fraction = -1;  // of lr_decay_iters; -1: not given
+  int64_t lr_warmup_samples = 0;   // resolved into lr_warmup_iters
+  double lr_warmup_fraction = -1;  // of lr_decay_iters; -1: not given; resolved into lr_warmup_iters
   double lr_warmup_init = 0;
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
@@ -73,6 +81,7 @@ struct TrainOptions {
   bool check_weight_hash = false;
   std::string save, load;
   int64_t save_interval = 0;
+  bool exit_on_missing_checkpoint = false;  // no fresh start, even where --load is also --save
   std::string save_hf, load_hf;
   double distributed_timeout_seconds = 600;
 
@@ -80,6 +89,67 @@ struct TrainOptions {
   bool dry_run = false;
   int world_size = 0;         // with dry_run: plan for this many ranks
   int64_t verify_layout = 0;  // steps
+
+  // faults on demand, for tests: see TestPoint
+  std::string test_hang, test_nan, test_write_fault;
+
+  // filled by resolve_options
+  int data_parallel_size = 0;
+  int64_t num_microbatches = 0;  // of one data rank in one step
 };
+
+struct ParsedCommand {
+  TrainOptions options;
+  std::optional<std::string> print;  // --help and its like: print this and exit 0
+  std::vector<std::string> given;    // names (no dashes) of the flags given, on the command line or in the file
+  std::vector<std::string> notes;    // lines to log: flags without effect, settings that nothing uses
+};
+
+// Pure but for reading --config FILE. `args` without the program's name. Throws Error(kUsage) that names the flag, what
+// it expects, what was given and, for unknown flags, the nearest known one.
+ParsedCommand parse_train_options(const std::vector<std::string>& args);
+
+// Pure. Throws one Error(kUsage) that lists everything wrong that can be seen without knowing the number of ranks. With
+// load_hf the sizes of the model may still be 0: call again after the config.json has filled them.
+void validate_options(const TrainOptions& options);
+
+// Pure. Checks what depends on the number of ranks (and again all of validate_options), and returns the options with
+// every 0 that stands for a derived value replaced: ffn_hidden_size, kv_channels, max_position_embeddings,
+// data_parallel_size, global_batch_size, num_microbatches, train_iters, lr_decay_iters, lr_warmup_iters (their _samples
+// and _fraction become "not given"), world_size. Throws Error(kUsage).
+TrainOptions resolve_options(const TrainOptions& options, int world_size);
+
+// Pure. Every setting under its flag's name without dashes; the values can be given back as a --config file. Printed at
+// start, kept in checkpoints, compared between ranks.
+nlohmann::json options_json(const TrainOptions& options);
+
+// Pure. The start of a launch under which this process is alone by mistake: a launcher's variable says `n` processes
+// and the world has another number. `variable` is getenv or a test's stand-in. Throws Error(kUsage) naming all three.
+void check_launcher(int world_size, const std::function<const char*(const char*)>& variable);
+
+// Pure. Layers of each stage, in order; their sum is num_layers and each is at least 1. first and last are
+// --decoder-first/last-pipeline-num-layers. The others share what is left evenly; where it does not divide, the earlier
+// of them hold one more. Throws Error(kUsage) when a stage would be empty.
+std::vector<int64_t> split_layers(int64_t num_layers, int num_stages, std::optional<int64_t> first = {},
+                                  std::optional<int64_t> last = {});
+
+// Pure. Rows of the embedding table: vocab_size rounded up to a multiple of divisible_by * tensor_size.
+int64_t padded_vocab_size(int64_t vocab_size, int64_t divisible_by, int tensor_size);
+
+// What a test option asks for: "rank=3,step=2,point=all-reduce".
+struct TestPoint {
+  int rank = 0;
+  int64_t step = 0;   // test_hang, test_nan: 1 is the first step
+  std::string point;  // test_hang: all-reduce, receive, checkpoint
+  int64_t bytes = 0;  // test_write_fault: the write that would pass this many bytes of the rank's checkpoint file fails
+  bool kill = false;  // test_write_fault: end the process there instead of reporting a full disk
+};
+
+// Pure. `flag` is test-hang, test-nan or test-write-fault; empty text gives nothing. Throws Error(kUsage).
+std::optional<TestPoint> parse_test_point(const std::string& flag, const std::string& text);
+
+// Pure. What --help prints, and the three tables of flags that --help-flags prints (markdown: for the README).
+std::string train_help();
+std::string flag_tables(bool markdown);
 
 }  // namespace ashlar

@@ -1,0 +1,243 @@
+// The flags that do what they say. Defaults are those of TrainOptions and stand nowhere else.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "parallel/train/flags.h"
+#include "runtime/base/error.h"
+
+namespace ashlar {
+namespace {
+
+using O = TrainOptions;
+
+// "10" and "10m" are minutes, "30s" seconds.
+void set_timeout(O& options, const std::string& text) {
+  const bool seconds = text.ends_with('s');
+  const std::string number = seconds || text.ends_with('m') ? text.substr(0, text.size() - 1) : text;
+  const std::optional<double> value = parse_real(number);
+  REQUIRE(value && *value > 0, ErrorCode::kUsage,
+          "--distributed-timeout-minutes expects minutes above 0 (10 or 10m) or seconds (30s), got '{}'", text);
+  options.distributed_timeout_seconds = seconds ? *value : *value * 60;
+}
+
+std::string show_timeout(const O& options) {
+  const double seconds = options.distributed_timeout_seconds;
+  return std::fmod(seconds, 60) == 0 ? fmt::format("{}", seconds / 60) : fmt::format("{}s", seconds);
+}
+
+constexpr CustomSetting kTimeout{set_timeout, show_timeout};
+
+constexpr CustomSetting kActivation{
+    [](O& options, const std::string& text) { options.gelu_erf = text == "gelu-erf"; },
+    [](const O& options) -> std::string { return options.gelu_erf ? "gelu-erf" : "gelu-tanh"; }};
+
+constexpr CustomSetting kOpenaiGelu{[](O& options, const std::string& text) {
+                                      if (text == "true") {
+                                        options.gelu_erf = false;
+                                      }
+                                    },
+                                    nullptr};
+
+constexpr CustomSetting kNoNanCheck{
+    [](O& options, const std::string& text) { options.check_for_nan_in_loss_and_grad = text != "true"; },
+    [](const O& options) -> std::string { return options.check_for_nan_in_loss_and_grad ? "false" : "true"; }};
+
+// "969, 30, 1" and "969,30,1" are the same setting.
+constexpr CustomSetting kSplit{[](O& options, const std::string& text) {
+                                 options.split = text;
+                                 std::erase(options.split, ' ');
+                               },
+                               [](const O& options) { return options.split; }};
+
+class Rows {
+ public:
+  Rows& group(FlagGroup group) {
+    group_ = group;
+    return *this;
+  }
+  Flag& row(const char* name, FlagTarget target, const char* value, const char* text) {
+    rows_.push_back(Flag{.name = name, .value = value, .text = text, .group = group_, .target = target});
+    return rows_.back();
+  }
+  Flag& parser_row(const char* name, const char* value, const char* text) {
+    return row(name, std::monostate{}, value, text);
+  }
+  std::vector<Flag> take() { return std::move(rows_); }
+
+ private:
+  std::vector<Flag> rows_;
+  FlagGroup group_ = FlagGroup::kModel;
+};
+
+void model_and_grid(Rows& t) {
+  t.group(FlagGroup::kModel);
+  t.row("num-layers", &O::num_layers, "N", "transformer layers").at_least(1).by_default("required");
+  t.row("hidden-size", &O::hidden_size, "N", "width of the model").at_least(1).by_default("required");
+  t.row("num-attention-heads", &O::num_attention_heads, "N", "attention heads; must divide the width")
+      .at_least(1)
+      .by_default("required");
+  t.row("ffn-hidden-size", &O::ffn_hidden_size, "N", "width between the two MLP products")
+      .at_least(1)
+      .by_default("4 x hidden size");
+  t.row("kv-channels", &O::kv_channels, "N", "width of one head; only hidden size / heads is supported")
+      .at_least(1)
+      .by_default("hidden size / heads");
+  t.row("seq-length", &O::seq_length, "N", "tokens of one sample").at_least(1).by_default("required");
+  t.row("max-position-embeddings", &O::max_position_embeddings, "N", "rows of the learned position table")
+      .at_least(1)
+      .by_default("sequence length");
+  t.row("vocab-size", &O::vocab_size, "N", "token ids are 0 to N-1").at_least(1).by_default("of the tokenizer");
+  t.row("make-vocab-size-divisible-by", &O::make_vocab_size_divisible_by, "N",
+        "the table is padded to a multiple of N x tensor size; padding stays outside the softmax")
+      .at_least(1);
+  t.row("untie-embeddings-and-output-weights", &O::untie_embeddings_and_output_weights, "",
+        "give the output layer a table of its own");
+  t.row("activation", kActivation, "NAME", "GELU in its tanh or its erf form").one_of({"gelu-tanh", "gelu-erf"});
+  t.row("openai-gelu", kOpenaiGelu, "", "the tanh form of GELU, as --activation gelu-tanh");
+  t.row("norm-epsilon", &O::norm_epsilon, "X", "added to the variance in LayerNorm").above(0);
+  t.row("init-method-std", &O::init_method_std, "X",
+        "standard deviation of the starting weights; 1/sqrt(2 layers) of it for products that end a branch")
+      .above(0);
+
+  t.group(FlagGroup::kGrid);
+  t.row("tensor-model-parallel-size", &O::tensor_model_parallel_size, "N", "ranks that share each layer").at_least(1);
+  t.row("pipeline-model-parallel-size", &O::pipeline_model_parallel_size, "N", "stages that share the layers")
+      .at_least(1);
+  t.row("use-tp-pp-dp-mapping", &O::use_tp_pp_dp_mapping, "",
+        "rank order tensor, pipeline, data instead of tensor, data, pipeline (fastest first)");
+  t.row("decoder-first-pipeline-num-layers", &O::decoder_first_pipeline_num_layers, "N", "layers of the first stage")
+      .at_least(1)
+      .by_default("an even share");
+  t.row("decoder-last-pipeline-num-layers", &O::decoder_last_pipeline_num_layers, "N", "layers of the last stage")
+      .at_least(1)
+      .by_default("an even share");
+  t.row("pipeline-schedule", &O::pipeline_schedule, "NAME", "order of forward and backward passes on a stage")
+      .one_of({"1f1b", "gpipe"});
+  t.row("ddp-bucket-size", &O::ddp_bucket_size, "N", "elements of one gradient all-reduce over the data axis")
+      .at_least(1);
+  t.row("distributed-timeout-minutes", kTimeout, "TIME",
+        "longest wait for other ranks before the run ends with a report: minutes (10, 10m) or seconds (30s)");
+}
+
+void batch_and_optimizer(Rows& t) {
+  t.group(FlagGroup::kBatch);
+  t.row("micro-batch-size", &O::micro_batch_size, "N", "samples of one forward pass of one data rank")
+      .at_least(1)
+      .by_default("required");
+  t.row("global-batch-size", &O::global_batch_size, "N", "samples of one step over all data ranks")
+      .at_least(1)
+      .by_default("micro-batch size x data size");
+  t.row("train-iters", &O::train_iters, "N", "steps to train; this or --train-samples")
+      .at_least(1)
+      .by_default("required");
+  t.row("train-samples", &O::train_samples, "N", "samples to train, rounded down to whole steps")
+      .at_least(1)
+      .by_default("none");
+  t.row("exit-interval", &O::exit_interval, "N", "save and end when the step number is a multiple of N")
+      .at_least(1)
+      .by_default("none");
+
+  t.group(FlagGroup::kOptimizer);
+  t.row("optimizer", &O::optimizer, "NAME", "adam is AdamW: decay apart from the gradient")
+      .one_of({"adam", "sgd"}, {"muon", "dist_muon", "lion", "soap", "adaptive_muon"});
+  t.row("lr", &O::lr, "X", "highest learning rate").above(0).by_default("required");
+  t.row("min-lr", &O::min_lr, "X", "learning rate at the end of the decay").at_least(0);
+  t.row("lr-decay-style", &O::lr_decay_style, "NAME", "shape of the decay after warm-up")
+      .one_of({"linear", "cosine", "constant"}, {"inverse-square-root", "WSD"});
+  t.row("lr-decay-iters", &O::lr_decay_iters, "N", "step at which the decay ends")
+      .at_least(1)
+      .by_default("train iters");
+  t.row("lr-decay-samples", &O::lr_decay_samples, "N", "the same in samples").at_least(1).by_default("train samples");
+  t.row("lr-warmup-iters", &O::lr_warmup_iters, "N", "steps of linear warm-up").at_least(0);
+  t.row("lr-warmup-samples", &O::lr_warmup_samples, "N", "the same in samples").at_least(0);
+  t.row("lr-warmup-fraction", &O::lr_warmup_fraction, "X", "the same as a part of the decay steps")
+      .within({.min = 0, .max = 1, .max_open = true})
+      .by_default("none");
+  t.row("lr-warmup-init", &O::lr_warmup_init, "X", "learning rate before the first warm-up step").at_least(0);
+  t.row("adam-beta1", &O::adam_beta1, "X", "decay of the gradient's running mean")
+      .within({.min = 0, .max = 1, .max_open = true});
+  t.row("adam-beta2", &O::adam_beta2, "X", "decay of the squared gradient's running mean")
+      .within({.min = 0, .max = 1, .max_open = true});
+  t.row("adam-eps", &O::adam_eps, "X", "added to the root of the second moment").above(0);
+  t.row("weight-decay", &O::weight_decay, "X", "decay of tensors of two or more dims").at_least(0);
+  t.row("clip-grad", &O::clip_grad, "X", "longest global gradient norm (L2); 0 switches clipping off").at_least(0);
+  t.row("no-check-for-nan-in-loss-and-grad", kNoNanCheck, "", "go on when loss or gradients are not finite");
+}
+
+void data_and_checkpoints(Rows& t) {
+  t.group(FlagGroup::kData);
+  t.row("data-path", &O::data_path, "PATH ...",
+        "token files (PATH.idx and PATH.bin, or an llm.c shard): P, P1 P2 ... or W1 P1 W2 P2 ... with weights; cut by "
+        "--split")
+      .by_default("none");
+  t.row("split", kSplit, "A,B,C", "parts for training, validation and test");
+  t.row("train-data-path", &O::train_data_path, "PATH ...", "training data alone, in the forms of --data-path")
+      .by_default("none");
+  t.row("valid-data-path", &O::valid_data_path, "PATH ...", "validation data alone").by_default("none");
+  t.row("mock-data", &O::mock_data, "", "made-up tokens, for trying out a grid");
+  t.row("data-order", &O::data_order, "NAME", "order of the samples").one_of({"shuffle", "sequential"});
+  t.row("eod-mask-loss", &O::eod_mask_loss, "", "do not count targets that follow a document's end token");
+  t.row("tokenizer-type", &O::tokenizer_type, "NAME",
+        "ByteTokenizer: 256 bytes and a document end; NullTokenizer: token files made elsewhere, with --vocab-size")
+      .one_of({"ByteTokenizer", "NullTokenizer"}, {"GPT2BPETokenizer", "HuggingFaceTokenizer", "SentencePieceTokenizer",
+                                                   "Llama2Tokenizer", "TikTokenizer"});
+  t.row("seed", &O::seed, "N", "of weights and sample order").at_least(0);
+  t.row("eval-interval", &O::eval_interval, "N", "steps between two validations").at_least(1).by_default("none");
+  t.row("eval-iters", &O::eval_iters, "N", "steps of one validation").at_least(1);
+
+  t.group(FlagGroup::kCheckpoints);
+  t.row("save", &O::save, "DIR", "write checkpoints there, one at the end of the run").by_default("none");
+  t.row("save-interval", &O::save_interval, "N", "and one every N steps").at_least(1).by_default("none");
+  t.row("load", &O::load, "DIR", "go on from the newest checkpoint there, whatever grid wrote it").by_default("none");
+  t.row("exit-on-missing-checkpoint", &O::exit_on_missing_checkpoint, "",
+        "no fresh start, even where --load is also the --save directory");
+  t.row("save-hf", &O::save_hf, "DIR", "write the final weights as Hugging Face GPT-2 safetensors").by_default("none");
+  t.row("load-hf", &O::load_hf, "DIR", "start from Hugging Face GPT-2 safetensors; sizes come from its config.json")
+      .by_default("none");
+}
+
+void output_run_and_tests(Rows& t) {
+  t.group(FlagGroup::kOutput);
+  t.row("log-interval", &O::log_interval, "N", "steps between two console lines").at_least(1);
+  t.row("metrics-file", &O::metrics_file, "FILE", "one JSON object per step").by_default("none");
+  t.row("check-weight-hash", &O::check_weight_hash, "", "put a hash of every rank's weights into the metrics file");
+
+  t.group(FlagGroup::kRun);
+  t.parser_row("config", "FILE", "read flags from a TOML file (names without dashes); the command line wins")
+      .by_default("none");
+  t.row("dry-run", &O::dry_run, "", "check everything, print the map of ranks, train nothing");
+  t.row("world-size", &O::world_size, "N", "with --dry-run: as if started on N ranks")
+      .at_least(1)
+      .by_default("as started");
+  t.row("verify-layout", &O::verify_layout, "N", "run N steps on one rank and on the grid, and compare every weight")
+      .at_least(1)
+      .by_default("off");
+  t.parser_row("help", "", "this text");
+  t.parser_row("help-flags", "", "every known flag: done, accepted without effect, not supported yet");
+
+  t.group(FlagGroup::kTest);
+  t.row("test-hang", &O::test_hang, "rank=R,step=S,point=P",
+        "rank R stops for ever before all-reduce, receive or "
+        "checkpoint of step S")
+      .by_default("none");
+  t.row("test-nan", &O::test_nan, "rank=R,step=S", "rank R puts a NaN into its activations in step S")
+      .by_default("none");
+  t.row("test-write-fault", &O::test_write_fault, "rank=R,bytes=N[,kill=1]",
+        "rank R's checkpoint file fails after N bytes: disk full, or the process ends")
+      .by_default("none");
+}
+
+}  // namespace
+
+std::vector<Flag> done_flags() {
+  Rows rows;
+  model_and_grid(rows);
+  batch_and_optimizer(rows);
+  data_and_checkpoints(rows);
+  output_run_and_tests(rows);
+  return rows.take();
+}
+
+}  // namespace ashlar

@@ -1,0 +1,139 @@
+// The texts of --help and --help-flags, from the table of flags.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "parallel/train/flags.h"
+
+namespace ashlar {
+namespace {
+
+constexpr const char* kIntroduction = R"(pretrain_gpt: trains a GPT on a tensor x pipeline x data grid of ranks.
+
+On one rank, with data made by preprocess_data:
+
+  pretrain_gpt --num-layers 4 --hidden-size 128 --num-attention-heads 4 --seq-length 64 \
+      --micro-batch-size 8 --train-iters 500 --lr 3e-3 --data-path corpus_text_document \
+      --log-interval 10 --eval-interval 100 --save checkpoints
+
+On 8 ranks, tensor 2 x pipeline 2 x data 2 (the data size is what is left of the world size):
+
+  mpirun -np 8 pretrain_gpt --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 \
+      ...the same flags...
+
+Global batch = micro-batch x data size x number of micro-batches. Losses do not depend on the grid.
+Values follow their flag as "--lr 3e-3" or "--lr=3e-3". Names are Megatron's where Megatron has one;
+--help-flags lists which of Megatron's flags work, have no effect, or are not supported yet.
+)";
+
+std::string default_text(const Flag& flag) {
+  if (!flag.default_words.empty()) {
+    return flag.default_words;
+  }
+  return flag.is_switch() ? "off" : shown_value(flag, TrainOptions{});
+}
+
+std::string value_text(const Flag& flag) {
+  return flag.choices.empty() ? flag.value : fmt::format("{}", fmt::join(flag.choices, "|"));
+}
+
+std::string usage_text(const Flag& flag) {
+  return flag.is_switch() ? "--" + flag.name : fmt::format("--{} {}", flag.name, value_text(flag));
+}
+
+// Puts text into lines of at most `width` characters, each after the first behind `indent` spaces.
+std::string wrapped(const std::string& text, size_t width, size_t indent) {
+  std::string out;
+  size_t column = 0, start = 0;
+  while (start < text.size()) {
+    const size_t end = std::min(text.find(' ', start), text.size());
+    const size_t length = end - start;
+    if (column > 0 && column + 1 + length > width) {
+      out += "\n" + std::string(indent, ' ');
+      column = 0;
+    }
+    if (column > 0) {
+      out += ' ';
+      ++column;
+    }
+    out.append(text, start, length);
+    column += length;
+    start = end + 1;
+  }
+  return out;
+}
+
+void plain_row(std::string& out, const std::string& left, const std::string& right) {
+  constexpr size_t kIndent = 34, kWidth = 110 - kIndent;
+  const std::string gap =
+      left.size() + 4 > kIndent ? "\n" + std::string(kIndent, ' ') : std::string(kIndent - 2 - left.size(), ' ');
+  out += "  " + left + gap + wrapped(right, kWidth, kIndent) + "\n";
+}
+
+std::string refused_text(const Flag& flag) {
+  return flag.neutral.empty() ? flag.text : fmt::format("{}; {} is accepted", flag.text, fmt::join(flag.neutral, ", "));
+}
+
+std::string other_text(const Flag& flag) {
+  return flag.status == FlagStatus::kRefused ? refused_text(flag) : flag.text;
+}
+
+// '|' would end a cell of the table.
+std::string cell(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    out += c == '|' ? "\\|" : std::string(1, c);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string train_help() {
+  std::string out = kIntroduction;
+  FlagGroup group = FlagGroup::kTest;
+  for (const Flag& flag : done_flags()) {
+    if (flag.group != group || flag.name == "num-layers") {
+      group = flag.group;
+      out += fmt::format("\n{}\n", group_name(group));
+    }
+    plain_row(out, usage_text(flag), fmt::format("{} [{}]", flag.text, default_text(flag)));
+  }
+  return out;
+}
+
+std::string flag_tables(bool markdown) {
+  struct Table {
+    FlagStatus status;
+    const char* title;
+    const char* columns;
+  };
+  constexpr Table kTables[] = {
+      {FlagStatus::kDone, "Done", "| flag | default | meaning |\n|---|---|---|\n"},
+      {FlagStatus::kNoEffect, "Accepted without effect", "| flag | why nothing changes |\n|---|---|\n"},
+      {FlagStatus::kRefused, "Refused: not supported yet", "| flag | what to do |\n|---|---|\n"},
+      {FlagStatus::kReplaced, "Refused: names that Megatron replaced", "| flag | what to do |\n|---|---|\n"}};
+  std::string out;
+  for (const Table& table : kTables) {
+    out += markdown ? fmt::format("{}**{}**\n\n{}", out.empty() ? "" : "\n", table.title, table.columns)
+                    : fmt::format("{}{}\n", out.empty() ? "" : "\n", table.title);
+    for (const Flag& flag : all_flags()) {
+      if (flag.status != table.status) {
+        continue;
+      }
+      const bool done = flag.status == FlagStatus::kDone;
+      if (!markdown) {
+        plain_row(out, usage_text(flag),
+                  done ? fmt::format("{} [{}]", flag.text, default_text(flag)) : other_text(flag));
+      } else if (done) {
+        out += fmt::format("| `{}` | {} | {} |\n", cell(usage_text(flag)), cell(default_text(flag)), cell(flag.text));
+      } else {
+        out += fmt::format("| `{}` | {} |\n", cell(usage_text(flag)), cell(other_text(flag)));
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace ashlar

@@ -1,0 +1,114 @@
+// The small pure functions of options.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "parallel/train/flags.h"
+#include "parallel/train/options.h"
+#include "runtime/base/error.h"
+
+namespace ashlar {
+
+std::vector<int64_t> split_layers(int64_t num_layers, int num_stages, std::optional<int64_t> first,
+                                  std::optional<int64_t> last) {
+  REQUIRE(num_layers >= num_stages, ErrorCode::kUsage,
+          "--pipeline-model-parallel-size {} has more stages than --num-layers {} has layers; nearest legal "
+          "--pipeline-model-parallel-size: {}",
+          num_stages, num_layers, num_layers);
+  if (num_stages == 1) {
+    REQUIRE(first.value_or(num_layers) == num_layers && last.value_or(num_layers) == num_layers, ErrorCode::kUsage,
+            "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers need "
+            "--pipeline-model-parallel-size of at least 2: one stage holds all {} layers",
+            num_layers);
+    return {num_layers};
+  }
+  const int64_t fixed = first.value_or(0) + last.value_or(0);
+  const int64_t others = num_stages - (first ? 1 : 0) - (last ? 1 : 0);
+  const int64_t rest = num_layers - fixed;
+  REQUIRE(
+      others == 0 ? rest == 0 : rest >= others, ErrorCode::kUsage,
+      "--decoder-first-pipeline-num-layers {} and --decoder-last-pipeline-num-layers {} leave {} of --num-layers {} "
+      "for the {} other stages of --pipeline-model-parallel-size {}; {}",
+      first ? fmt::format("{}", *first) : "(not given)", last ? fmt::format("{}", *last) : "(not given)", rest,
+      num_layers, others, num_stages,
+      others == 0 ? "the two must add up to --num-layers" : fmt::format("at least {} must be left", others));
+  std::vector<int64_t> layers;
+  if (first) {
+    layers.push_back(*first);
+  }
+  for (int64_t i = 0; i < others; ++i) {
+    layers.push_back(rest / others + (i < rest % others ? 1 : 0));
+  }
+  if (last) {
+    layers.push_back(*last);
+  }
+  return layers;
+}
+
+int64_t padded_vocab_size(int64_t vocab_size, int64_t divisible_by, int tensor_size) {
+  const int64_t multiple = divisible_by * tensor_size;
+  return (vocab_size + multiple - 1) / multiple * multiple;
+}
+
+void check_launcher(int world_size, const std::function<const char*(const char*)>& variable) {
+  // The closest launcher counts: mpirun inside a Slurm allocation may start fewer ranks than the allocation has tasks.
+  constexpr std::array kVariables = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"};
+  for (const char* name : kVariables) {
+    const char* text = variable(name);
+    const auto size = text ? parse_integer(text) : std::nullopt;
+    if (!size) {
+      continue;
+    }
+    REQUIRE(*size == world_size, ErrorCode::kUsage,
+            "{}={} says that {} processes were started together, but this process sees a world of {}: the launcher and "
+            "the MPI library of this program do not know each other. Start it with Open MPI's own: mpirun -np {} ...",
+            name, text, *size, world_size, *size);
+    return;
+  }
+}
+
+std::optional<TestPoint> parse_test_point(const std::string& flag, const std::string& text) {
+  if (text.empty()) {
+    return std::nullopt;
+  }
+  TestPoint point;
+  std::vector<std::string> seen;
+  for (size_t start = 0; start <= text.size();) {
+    const size_t comma = std::min(text.find(',', start), text.size());
+    const std::string part = text.substr(start, comma - start);
+    const size_t equals = std::min(part.find('='), part.size());
+    const std::string key = part.substr(0, equals), value = part.substr(std::min(equals + 1, part.size()));
+    const auto number = parse_integer(value);
+    const bool natural = number && *number >= 0;
+    bool known = true;
+    if (key == "rank" && natural && *number < 1'000'000) {
+      point.rank = static_cast<int>(*number);
+    } else if (key == "step" && natural && flag != "test-write-fault") {
+      point.step = *number;
+    } else if (key == "point" && flag == "test-hang") {
+      point.point = value;
+      known = value == "all-reduce" || value == "receive" || value == "checkpoint";
+    } else if (key == "bytes" && natural && flag == "test-write-fault") {
+      point.bytes = *number;
+    } else if (key == "kill" && (value == "0" || value == "1") && flag == "test-write-fault") {
+      point.kill = value == "1";
+    } else {
+      known = false;
+    }
+    REQUIRE(known, ErrorCode::kUsage, "--{} expects {}, got '{}' ('{}' has no place there)", flag,
+            find_flag(flag)->value, text, part);
+    seen.push_back(key);
+    start = comma + 1;
+  }
+  const std::vector<std::string> needed = flag == "test-hang"  ? std::vector<std::string>{"rank", "step", "point"}
+                                          : flag == "test-nan" ? std::vector<std::string>{"rank", "step"}
+                                                               : std::vector<std::string>{"rank", "bytes"};
+  for (const std::string& key : needed) {
+    REQUIRE(std::ranges::count(seen, key) == 1, ErrorCode::kUsage,
+            "--{} expects {}, got '{}' ({} must stand there once)", flag, find_flag(flag)->value, text, key);
+  }
+  return point;
+}
+
+}  // namespace ashlar

@@ -1,0 +1,313 @@
+// What is legal together, what follows from the number of ranks, and that a default given is a default left out.
+#include <gmock/gmock.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "parallel/train/flags.h"
+#include "tests/parallel/train/options_support.h"
+
+namespace ashlar {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Case: a value equal to a layer's default is not passed on. Every done flag, both kinds of default: a value, or words
+// that stand for a derived value.
+TEST(Defaults, GivenExplicitlyAreTheSameAsLeftOut) {
+  const std::vector<std::string> data = {"--data-path", "corpus"};
+  std::vector<std::string> plain = legal_args();
+  std::erase(plain, "--mock-data");
+  plain.insert(plain.end(), data.begin(), data.end());
+  const TrainOptions base = resolve_options(parse_train_options(plain).options, 4);
+  const std::map<std::string, std::string> derived = {{"ffn-hidden-size", "192"},
+                                                      {"kv-channels", "4"},
+                                                      {"max-position-embeddings", "16"},
+                                                      {"vocab-size", "257"},
+                                                      {"global-batch-size", "8"},
+                                                      {"lr-decay-iters", "20"},
+                                                      {"lr-decay-samples", "160"},
+                                                      {"lr-warmup-fraction", "0"},
+                                                      {"decoder-first-pipeline-num-layers", "8"},
+                                                      {"decoder-last-pipeline-num-layers", "8"}};
+  int compared = 0;
+  for (const Flag& flag : done_flags()) {
+    std::string value = flag.is_switch() ? "false" : shown_value(flag, TrainOptions{});
+    if (const auto found = derived.find(flag.name); found != derived.end()) {
+      value = found->second;
+    }
+    if (value.empty() || std::holds_alternative<std::monostate>(flag.target)) {
+      continue;  // no default, such as --save
+    }
+    std::vector<std::string> args = plain;
+    args.push_back("--" + flag.name + "=" + value);
+    TrainOptions given = resolve_options(parse_train_options(args).options, 4);
+    // The two uneven-split options keep what was said; what matters is the split.
+    EXPECT_EQ(split_layers(8, 1, given.decoder_first_pipeline_num_layers, given.decoder_last_pipeline_num_layers),
+              split_layers(8, 1));
+    given.decoder_first_pipeline_num_layers.reset();
+    given.decoder_last_pipeline_num_layers.reset();
+    EXPECT_EQ(options_json(given), options_json(base)) << flag.name << " " << value;
+    ++compared;
+  }
+  EXPECT_GE(compared, 45);
+}
+
+// Every done flag reaches the options: another value than the default changes what is dumped.
+TEST(Defaults, EveryFlagChangesTheSettings) {
+  const nlohmann::json base = options_json(TrainOptions{});
+  for (const Flag& flag : done_flags()) {
+    if (std::holds_alternative<std::monostate>(flag.target) || flag.name == "openai-gelu") {
+      continue;
+    }
+    TrainOptions options;
+    std::string value = "0.5";
+    if (flag.is_switch()) {
+      value = "true";
+    } else if (flag.choices.size() > 1) {
+      value = flag.choices[1] == shown_value(flag, options) ? flag.choices[0] : flag.choices[1];
+    } else if (flag.value == "N") {
+      value = "77";
+    } else if (flag.value == "TIME") {
+      value = "77s";
+    }
+    apply_flag(flag, {value}, "--" + flag.name, options);
+    const nlohmann::json changed = options_json(options);
+    EXPECT_NE(changed[flag.name], base[flag.name]) << flag.name;
+    nlohmann::json others = changed;
+    others[flag.name] = base[flag.name];
+    EXPECT_EQ(others, base) << flag.name << " changed something else too";
+  }
+}
+
+TEST(Resolve, FillsWhatFollowsFromTheWorld) {
+  const TrainOptions o =
+      resolve_options(legal_options({"--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2",
+                                     "--global-batch-size", "24", "--lr-warmup-fraction", "0.1"}),
+                      12);
+  EXPECT_EQ(o.data_parallel_size, 3);
+  EXPECT_EQ(o.num_microbatches, 4);
+  EXPECT_EQ(o.ffn_hidden_size, 192);
+  EXPECT_EQ(o.kv_channels, 4);
+  EXPECT_EQ(o.max_position_embeddings, 16);
+  EXPECT_EQ(o.vocab_size, 257);
+  EXPECT_EQ(o.lr_decay_iters, 20);
+  EXPECT_EQ(o.lr_warmup_iters, 2);
+  EXPECT_EQ(o.world_size, 12);
+  EXPECT_EQ(resolve_options(legal_options(), 4).global_batch_size, 8);
+  EXPECT_EQ(options_json(resolve_options(o, 12)), options_json(o)) << "resolving twice changes nothing";
+}
+
+TEST(Resolve, SamplesBecomeSteps) {
+  std::vector<std::string> args = legal_args();
+  args.erase(std::ranges::find(args, "--train-iters"), std::ranges::find(args, "--lr"));
+  const std::vector<std::string> more = {"--train-samples",     "85", "--lr-decay-samples", "60",
+                                         "--lr-warmup-samples", "16"};
+  args.insert(args.end(), more.begin(), more.end());
+  const TrainOptions o = resolve_options(parse_train_options(args).options, 4);
+  EXPECT_EQ(o.train_iters, 10);
+  EXPECT_EQ(o.lr_decay_iters, 7);
+  EXPECT_EQ(o.lr_warmup_iters, 2);
+  EXPECT_THAT(refusal([&] { resolve_options(parse_train_options(args).options, 64); }),
+              AllOf(HasSubstr("--train-samples 85"), HasSubstr("nearest legal value: 128")));
+}
+
+TEST(Resolve, WorldSizeMustBeTheGrid) {
+  const std::vector<std::string> grid = {"--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2"};
+  const std::string six = resolve_refusal(grid, 6);
+  EXPECT_THAT(six, AllOf(HasSubstr("the world has 6 ranks"),
+                         HasSubstr("--tensor-model-parallel-size 2 x --pipeline-model-parallel-size 2 = 4"),
+                         HasSubstr("mpirun -np 4 or mpirun -np 8")));
+  EXPECT_THAT(resolve_refusal(grid, 1), AllOf(HasSubstr("the world has 1 rank,"), HasSubstr("mpirun -np 4")));
+  std::vector<std::string> dry = grid;
+  dry.insert(dry.end(), {"--dry-run", "--world-size", "6"});
+  EXPECT_THAT(resolve_refusal(dry, 1), HasSubstr("--world-size 4 or --world-size 8"));
+  // Sizes whose product passes 2^31.
+  TrainOptions large = legal_options();
+  large.num_layers = large.num_attention_heads = large.hidden_size = 100000;
+  large.tensor_model_parallel_size = large.pipeline_model_parallel_size = 100000;
+  EXPECT_THAT(refusal([&] { resolve_options(large, 8); }), HasSubstr("= 10000000000"));
+}
+
+TEST(Resolve, DryRunNeedsNeitherRanksNorData) {
+  const ParsedCommand parsed = parse_train_options(
+      {"--dry-run", "--world-size", "8", "--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2"});
+  EXPECT_EQ(resolve_options(parsed.options, 1).data_parallel_size, 2);
+  EXPECT_THAT(resolve_refusal({"--world-size", "8"}), AllOf(HasSubstr("--dry-run"), HasSubstr("mpirun -np 8")));
+}
+
+TEST(Resolve, BatchesMustDivide) {
+  EXPECT_THAT(resolve_refusal({"--global-batch-size", "30"}, 4),
+              AllOf(HasSubstr("--global-batch-size 30"), HasSubstr("--micro-batch-size 2 x data size 4 = 8"),
+                    HasSubstr("24 or 32")));
+  EXPECT_THAT(resolve_refusal({"--global-batch-size", "3"}, 4), HasSubstr("nearest legal --global-batch-size: 8"));
+}
+
+TEST(Model, SizesMustDivide) {
+  EXPECT_THAT(resolve_refusal({"--tensor-model-parallel-size", "5"}, 5),
+              AllOf(HasSubstr("--num-attention-heads 12"), HasSubstr("--tensor-model-parallel-size 5"),
+                    HasSubstr("1, 2, 3, 4, 6, 12"), HasSubstr("10 or 15"), HasSubstr("--ffn-hidden-size 192")));
+  EXPECT_THAT(resolve_refusal({"--ffn-hidden-size", "50", "--tensor-model-parallel-size", "4"}, 4),
+              AllOf(HasSubstr("--ffn-hidden-size 50"), HasSubstr("48 or 52")));
+  TrainOptions o = legal_options();
+  o.hidden_size = 50;
+  EXPECT_THAT(refusal([&] { validate_options(o); }),
+              AllOf(HasSubstr("--hidden-size 50"), HasSubstr("--num-attention-heads 12"), HasSubstr("48 or 60")));
+  EXPECT_THAT(resolve_refusal({"--kv-channels", "8"}), AllOf(HasSubstr("--kv-channels 8"), HasSubstr("= 4")));
+  EXPECT_THAT(resolve_refusal({"--max-position-embeddings", "8"}),
+              AllOf(HasSubstr("--seq-length 16"), HasSubstr("--max-position-embeddings 8")));
+  EXPECT_THAT(resolve_refusal({"--vocab-size", "256"}), HasSubstr("nearest legal value: 257"));
+  EXPECT_THAT(resolve_refusal({"--tokenizer-type", "NullTokenizer"}), HasSubstr("--vocab-size"));
+}
+
+// Any vocabulary is legal on any tensor size: it is padded.
+TEST(Model, VocabularyIsPadded) {
+  EXPECT_EQ(padded_vocab_size(65, 1, 2), 66);
+  EXPECT_EQ(padded_vocab_size(67, 1, 4), 68);
+  EXPECT_EQ(padded_vocab_size(65, 128, 2), 256);
+  EXPECT_EQ(padded_vocab_size(256, 128, 2), 256);
+  EXPECT_EQ(padded_vocab_size(50257, 128, 1), 50304);
+  for (const char* vocab : {"65", "67"}) {
+    for (const char* t : {"2", "4"}) {
+      EXPECT_NO_THROW(resolve_options(legal_options({"--tokenizer-type", "NullTokenizer", "--vocab-size", vocab,
+                                                     "--tensor-model-parallel-size", t}),
+                                      4));
+    }
+  }
+}
+
+// Case: integer division loses the remainder.
+TEST(Layers, NoneIsDropped) {
+  EXPECT_THAT(split_layers(6, 4), ElementsAre(2, 2, 1, 1));
+  EXPECT_THAT(split_layers(5, 2), ElementsAre(3, 2));
+  EXPECT_THAT(split_layers(10, 3), ElementsAre(4, 3, 3));
+  EXPECT_THAT(split_layers(30, 4, 6, 6), ElementsAre(6, 9, 9, 6));
+  EXPECT_THAT(split_layers(10, 3, 2), ElementsAre(2, 4, 4));
+  EXPECT_THAT(split_layers(10, 3, {}, 1), ElementsAre(5, 4, 1));
+  EXPECT_THAT(split_layers(10, 2, 7, 3), ElementsAre(7, 3));
+  for (int64_t layers = 1; layers <= 40; ++layers) {
+    for (int stages = 1; stages <= layers; ++stages) {
+      const auto split = split_layers(layers, stages);
+      ASSERT_EQ(split.size(), stages);
+      EXPECT_EQ(std::accumulate(split.begin(), split.end(), int64_t{0}), layers);
+      EXPECT_LE(split.front() - split.back(), 1);
+      EXPECT_GE(split.back(), 1);
+    }
+  }
+}
+
+TEST(Layers, EmptyStagesAreRefused) {
+  EXPECT_THAT(refusal([] { split_layers(3, 4); }),
+              AllOf(HasSubstr("--pipeline-model-parallel-size 4"), HasSubstr("--num-layers 3"), HasSubstr(": 3")));
+  EXPECT_THAT(refusal([] { split_layers(8, 4, 4, 3); }),
+              AllOf(HasSubstr("--decoder-first-pipeline-num-layers 4"), HasSubstr("at least 2 must be left")));
+  EXPECT_THAT(refusal([] { split_layers(8, 2, 4, 3); }), HasSubstr("must add up to --num-layers"));
+  EXPECT_THAT(refusal([] { split_layers(8, 1, 4); }), HasSubstr("--pipeline-model-parallel-size of at least 2"));
+  EXPECT_THAT(resolve_refusal({"--pipeline-model-parallel-size", "9"}, 9),
+              HasSubstr("more stages than --num-layers 8"));
+}
+
+// Case: interleaving does not exist yet, so it is refused by its own name before anything starts.
+TEST(Layers, InterleavingIsRefusedByName) {
+  EXPECT_THAT(parse_refusal({"--num-layers-per-virtual-pipeline-stage", "2"}),
+              AllOf(HasSubstr("--num-layers-per-virtual-pipeline-stage 2"), HasSubstr("--pipeline-schedule")));
+  EXPECT_THAT(parse_refusal({"--num-virtual-stages-per-pipeline-rank", "2"}), HasSubstr("not supported yet"));
+  EXPECT_NO_THROW(legal_options({"--num-virtual-stages-per-pipeline-rank", "1"}));
+}
+
+TEST(Train, RequiredFlagsAreNamedTogether) {
+  EXPECT_THAT(refusal([] { validate_options(TrainOptions{}); }),
+              AllOf(HasSubstr("--num-layers is required"), HasSubstr("--hidden-size is required"),
+                    HasSubstr("--num-attention-heads is required"), HasSubstr("--seq-length is required"),
+                    HasSubstr("--micro-batch-size is required"), HasSubstr("--train-iters"),
+                    HasSubstr("--lr is required"), HasSubstr("no data")));
+  EXPECT_NO_THROW(validate_options(parse_train_options({"--load-hf", "dir", "--micro-batch-size", "1", "--train-iters",
+                                                        "1", "--lr", "1", "--mock-data"})
+                                       .options));
+}
+
+TEST(Train, LengthAndRate) {
+  EXPECT_THAT(resolve_refusal({"--train-samples", "100"}),
+              AllOf(HasSubstr("--train-iters 20"), HasSubstr("--train-samples 100")));
+  EXPECT_THAT(resolve_refusal({"--min-lr", "0.01"}), AllOf(HasSubstr("--min-lr 0.01"), HasSubstr("--lr 0.001")));
+  EXPECT_THAT(resolve_refusal({"--lr-warmup-iters", "20"}), HasSubstr("nearest legal --lr-warmup-iters: 19"));
+  EXPECT_THAT(resolve_refusal({"--lr-warmup-iters", "2", "--lr-warmup-fraction", "0.1"}), HasSubstr("more than once"));
+  EXPECT_THAT(resolve_refusal({"--lr-decay-iters", "5", "--lr-decay-samples", "9"}), HasSubstr("give one of them"));
+  EXPECT_NO_THROW(resolve_options(legal_options({"--lr-decay-style", "constant", "--lr-warmup-iters", "20"}), 1));
+}
+
+TEST(Data, SourcesAndSplits) {
+  EXPECT_THAT(resolve_refusal({"--data-path", "x"}), HasSubstr("the data is given more than once"));
+  EXPECT_THAT(resolve_refusal({"--valid-data-path", "x"}), HasSubstr("--train-data-path"));
+  EXPECT_EQ(legal_options({"--split", "949, 50, 1"}).split, "949,50,1");
+  for (const char* split : {"1", "90,10", "0.9,0.1,0", "100,0,0"}) {
+    EXPECT_NO_THROW(validate_options(legal_options({"--split", split}))) << split;
+  }
+  for (const char* split : {"0,1,1", "a,b", "1,2,3,4", "1,,2", "-1,2,3", "1,2,", ","}) {
+    EXPECT_THAT(resolve_refusal({std::string("--split=") + split}), HasSubstr("969,30,1")) << split;
+  }
+  TrainOptions o = legal_options({"--split", "1,0,0", "--eval-interval", "5"});
+  EXPECT_NO_THROW(validate_options(o));
+  o.mock_data = false;
+  o.data_path = {"corpus"};
+  EXPECT_THAT(refusal([&] { validate_options(o); }), HasSubstr("--split 1,0,0 sets none aside"));
+  o.data_path.clear();
+  o.train_data_path = {"corpus"};
+  EXPECT_THAT(refusal([&] { validate_options(o); }), HasSubstr("--valid-data-path"));
+}
+
+TEST(Files, Contradictions) {
+  EXPECT_THAT(resolve_refusal({"--save-interval", "5"}), HasSubstr("needs --save DIR"));
+  EXPECT_THAT(resolve_refusal({"--load", "a", "--load-hf", "b"}), HasSubstr("both bring weights"));
+}
+
+TEST(Values, AreCheckedWithoutAParserToo) {
+  TrainOptions o = legal_options();
+  o.clip_grad = -1;
+  o.optimizer = "lion";
+  o.adam_beta1 = 1;
+  EXPECT_THAT(refusal([&] { validate_options(o); }),
+              AllOf(HasSubstr("--clip-grad"), HasSubstr("--optimizer"), HasSubstr("--adam-beta1")));
+}
+
+// Case: N lonely processes instead of one job.
+TEST(Launcher, LonelyProcessesAreRefused) {
+  std::map<std::string, std::string> environment;
+  const auto variable = [&](const char* name) -> const char* {
+    const auto found = environment.find(name);
+    return found == environment.end() ? nullptr : found->second.c_str();
+  };
+  EXPECT_NO_THROW(check_launcher(1, variable));
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}) {
+    environment = {{name, "2"}};
+    EXPECT_THAT(refusal([&] { check_launcher(1, variable); }),
+                AllOf(HasSubstr(std::string(name) + "=2"), HasSubstr("a world of 1"), HasSubstr("mpirun -np 2")));
+    EXPECT_NO_THROW(check_launcher(2, variable));
+  }
+  environment = {{"OMPI_COMM_WORLD_SIZE", "4"}, {"SLURM_NTASKS", "16"}};
+  EXPECT_NO_THROW(check_launcher(4, variable)) << "mpirun -np 4 in an allocation of 16 tasks";
+}
+
+TEST(TestPoints, AreReadAndChecked) {
+  const auto hang = parse_test_point("test-hang", "rank=3,step=2,point=all-reduce");
+  ASSERT_TRUE(hang);
+  EXPECT_EQ(hang->rank, 3);
+  EXPECT_EQ(hang->step, 2);
+  EXPECT_EQ(hang->point, "all-reduce");
+  const auto fault = parse_test_point("test-write-fault", "rank=1,bytes=4096,kill=1");
+  ASSERT_TRUE(fault);
+  EXPECT_EQ(fault->bytes, 4096);
+  EXPECT_TRUE(fault->kill);
+  EXPECT_FALSE(parse_test_point("test-nan", ""));
+  for (const char* wrong : {"rank=3", "rank=3,step=x,point=receive", "rank=3,step=2,point=lunch",
+                            "rank=1,rank=2,step=2", "rank=-1,step=2,point=receive", "rank=3,step=2,point=receive,"}) {
+    EXPECT_THAT(refusal([&] { parse_test_point("test-hang", wrong); }), HasSubstr("--test-hang expects")) << wrong;
+  }
+  EXPECT_THAT(resolve_refusal({"--test-nan", "rank=1"}), HasSubstr("--test-nan expects rank=R,step=S"));
+}
+
+}  // namespace
+}  // namespace ashlar
