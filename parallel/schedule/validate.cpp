@@ -65,6 +65,10 @@ class Validator {
         problem("stage {} is given to rank {}, but there are {} ranks", stage, rank, schedule_.num_ranks());
       }
     }
+    for (int rank = 0; rank < schedule_.num_ranks(); ++rank) {
+      const std::vector<int>& owners = schedule_.stage_to_rank;
+      if (std::find(owners.begin(), owners.end(), rank) == owners.end()) problem("rank {} has no stage", rank);
+    }
     for_each_action([&](Place place, const Action& action) {
       if (action.stage < 0 || action.stage >= schedule_.num_stages()) {
         problem("{}: there are {} stages", where(place), schedule_.num_stages());
@@ -183,8 +187,8 @@ class Validator {
     if (!index.find(other)) {
       problem("{}: rank {} has no {} to match it", where(place), peer_rank, action_text(other));
     }
-    const std::array<ActionKind, 2> kinds = {forward ? ActionKind::kForward : ActionKind::kBackward,
-                                             forward ? ActionKind::kForward : ActionKind::kBackwardInput};
+    const std::vector<ActionKind> kinds =
+        forward ? std::vector{ActionKind::kForward} : std::vector{ActionKind::kBackward, ActionKind::kBackwardInput};
     for (ActionKind kind : kinds) {
       const std::optional<Place> compute = index.find({kind, action.stage, action.microbatch});
       if (!compute) continue;
