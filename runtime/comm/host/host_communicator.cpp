@@ -13,8 +13,8 @@ namespace {
 uint64_t child_group_id(uint64_t parent, uint64_t op_number, int color) {
   uint64_t hash = parent;
   for (const uint64_t value : {op_number, static_cast<uint64_t>(color)}) {
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
-    hash ^= hash >> 29;
+    hash = (hash + value + 0x9E3779B97F4A7C15ull) * 0xBF58476D1CE4E5B9ull;
+    hash ^= hash >> 31;
   }
   return hash | 1;
 }

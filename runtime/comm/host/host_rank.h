@@ -27,6 +27,9 @@ struct GroupInfo {
   int size() const { return static_cast<int>(world_ranks.size()); }
 };
 
+// The group of all ranks.
+GroupInfo world_group(int world_rank, int world_size);
+
 struct GroupParts {
   std::unique_ptr<Rounds> rounds;  // nullptr for a group of one
   std::unique_ptr<Messenger> messenger;
@@ -58,6 +61,7 @@ class HostRank {
 
  private:
   [[noreturn]] void throw_job_ended();
+  void check_peers_live();
 
   FlightRecorder& recorder_;
 };
@@ -69,6 +73,8 @@ void HostRank::wait_until(Ready&& ready, Late&& late) {
   constexpr int kLooks = 64;
   constexpr double kYieldSeconds = 1e-3;
   constexpr std::chrono::microseconds kSleep(100);
+  constexpr double kLifeCheckSeconds = 0.5;
+  double next_life_check = kLifeCheckSeconds;
   for (int look = 0; look < kLooks; ++look) {
     if (ready()) {
       return;
@@ -86,6 +92,10 @@ void HostRank::wait_until(Ready&& ready, Late&& late) {
     const double waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (waited > recorder_.timeout_seconds()) {
       fail(ErrorCode::kTimeout, late(waited));
+    }
+    if (waited > next_life_check) {
+      check_peers_live();
+      next_life_check = waited + kLifeCheckSeconds;
     }
     if (waited < kYieldSeconds) {
       sched_yield();

@@ -1,7 +1,9 @@
 #include "runtime/comm/host/status_board.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 
+#include <cerrno>
 #include <new>
 
 namespace ashlar {
@@ -50,6 +52,16 @@ bool StatusBoard::job_ended() const {
 
 int StatusBoard::ended_by() const {
   return end_->world_rank.load();
+}
+
+int StatusBoard::find_dead() const {
+  for (int rank = 0; rank < num_ranks_; ++rank) {
+    const pid_t pid = of(rank).pid.load();
+    if (pid > 0 && kill(pid, 0) != 0 && errno == ESRCH) {
+      return rank;
+    }
+  }
+  return -1;
 }
 
 ErrorCode StatusBoard::end_code() const {

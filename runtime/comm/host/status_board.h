@@ -75,6 +75,7 @@ struct RankStatus {
   static constexpr size_t kMaxGroups = 64;
 
   std::atomic<bool> present{false};  // false: the rank is on another host
+  std::atomic<int32_t> pid{0};       // of a rank that is a process of its own
   std::atomic<bool> left{false};     // has said its last word
   std::atomic<int64_t> step{-1};
   std::atomic<int32_t> microbatch{-1};
@@ -99,6 +100,8 @@ class StatusBoard {
   void end_job(int world_rank, ErrorCode code, const std::string& reason);
   bool job_ended() const;
   int ended_by() const;  // world rank
+  // World rank of a process that died without a word; -1 when all live. A few system calls.
+  int find_dead() const;
   ErrorCode end_code() const;
   std::string end_reason() const;
 

@@ -38,11 +38,7 @@ void run_rank(ThreadWorld& world, int world_rank, const std::function<void(RankC
     recorder.set_timeout(options.timeout_seconds);
     CpuDevice device(options.queued_streams ? CpuStreamKind::kQueued : CpuStreamKind::kInline);
     ThreadRank rank(world, recorder);
-    GroupInfo group{.id = 1, .name = "world", .rank = world_rank, .world_ranks = {}};
-    for (int member = 0; member < world.num_ranks(); ++member) {
-      group.world_ranks.push_back(member);
-    }
-    HostCommunicator communicator(rank, group);
+    HostCommunicator communicator(rank, world_group(world_rank, world.num_ranks()));
     RankContext context{device, communicator, recorder, log};
     body(context);
   } catch (const Error& error) {

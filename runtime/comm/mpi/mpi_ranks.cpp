@@ -1,0 +1,112 @@
+#include "runtime/comm/mpi/mpi_ranks.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "runtime/comm/host/host_communicator.h"
+#include "runtime/comm/host/run_body.h"
+#include "runtime/comm/mpi/mpi_check.h"
+#include "runtime/comm/mpi/mpi_world.h"
+#include "runtime/device/cpu/cpu_device.h"
+
+namespace ashlar {
+namespace {
+
+Carrier carrier_from_environment() {
+  const char* text = std::getenv("ASHLAR_MPI_TRANSPORT");
+  if (text == nullptr || std::strcmp(text, "shared") == 0) {
+    return Carrier::kRegion;
+  }
+  REQUIRE(std::strcmp(text, "p2p") == 0, ErrorCode::kUsage,
+          "ASHLAR_MPI_TRANSPORT={}: one of shared (the default) and p2p is needed", text);
+  return Carrier::kMessages;
+}
+
+// Peers that wait print where they stand and leave; a peer that sleeps or computes does not, and may even take mpirun's
+// TERM as "finish the step first". So a child of this process outlives it by half a second and then kills those.
+void kill_peers_that_stay(MpiWorld& world) {
+  const pid_t child = fork();
+  if (child != 0) {
+    return;  // in the parent, also when there is no child: then mpirun's own KILL ends the peers, later
+  }
+  setsid();  // away from mpirun's TERM to this process group
+  for (const int stream : {0, 1, 2}) {
+    close(stream);  // mpirun waits for their end
+  }
+  usleep(500'000);
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const pid_t pid = world.board().of(rank).pid.load();
+    if (rank != world.rank() && pid > 0) {
+      kill(pid, SIGKILL);
+    }
+  }
+  _exit(0);
+}
+
+[[noreturn]] void end_job(MpiWorld& world, MpiRank& rank, const Outcome& outcome) {
+  StatusBoard& board = world.board();
+  board.mine(world.rank()).left.store(true);
+  // The rank that ended the job gives the others time to say where they stand, and they leave the end to it.
+  const bool first = board.ended_by() == world.rank();
+  const auto patience = std::chrono::milliseconds(!outcome.peers_report ? 0 : first ? 1500 : 3000);
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto somebody_stays = [&] {
+    for (int peer = 0; peer < world.size(); ++peer) {
+      if (board.of(peer).present.load() && !board.of(peer).left.load()) {
+        return true;
+      }
+    }
+    return !first;
+  };
+  while (std::chrono::steady_clock::now() < deadline && somebody_stays()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  kill_peers_that_stay(world);
+  rank.abort(outcome.exit_status);
+  _exit(outcome.exit_status);
+}
+
+// Leaves MPI only in an orderly end; otherwise end_job() ends the process before any destructor could wait for peers.
+class MpiSession {
+ public:
+  MpiSession(int argc, char** argv) {
+    int provided = 0;
+    // Funneled: only the thread that runs the body calls MPI.
+    mpi_check(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  }
+  ~MpiSession() { MPI_Finalize(); }
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+};
+
+}  // namespace
+
+int run_mpi_rank(int argc, char** argv, const LaunchEnvironment& launch, const std::function<int(RankContext&)>& body) {
+  const MpiSession session(argc, argv);
+  int found_size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &found_size);
+  check_world_size(launch, found_size);
+  MpiWorld world(carrier_from_environment());
+  Outcome outcome;
+  {
+    Log log(fmt::format("rank {}", world.rank()));
+    FlightRecorder recorder(world.board(), world.rank());
+    CpuDevice device;
+    MpiRank rank(world, recorder);
+    HostCommunicator communicator(rank, world_group(world.rank(), world.size()));
+    RankContext context{device, communicator, recorder, log};
+    outcome = run_body(rank, context, body);
+    if (!outcome.orderly) {
+      end_job(world, rank, outcome);
+    }
+  }
+  world.free_all();
+  return outcome.exit_status;
+}
+
+}  // namespace ashlar

@@ -1,0 +1,313 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tests/runtime/comm/contract_cases.h"
+#include "tests/runtime/comm/contract_data.h"
+
+namespace ashlar {
+namespace {
+
+// Around the vector width, the small-message limit (16 KiB) and, for a buffer of 256 KiB divided by `share` members,
+// several chunks of fp32 plus one.
+std::vector<int64_t> counts(int share) {
+  return {0, 1, 31, 33, 4096, 4097, 2 * 65536 / share + 1};
+}
+
+template <typename T>
+void check_all_reduce(RankContext& rank, Stream& stream, ReduceOp op) {
+  for (const int64_t count : counts(1)) {
+    SCOPED_TRACE(count);
+    const auto all = operands<T>(rank.world, count);
+    std::vector<T> x = all[static_cast<size_t>(rank.world.rank())];
+    rank.world.all_reduce(view(x), op, stream).wait(stream);
+    EXPECT_TRUE(same(x, reduced(all, op)));
+  }
+}
+
+void all_reduce_sums_in_rank_order(RankContext& rank) {
+  const auto stream = rank.device.create_stream();
+  check_all_reduce<float>(rank, *stream, ReduceOp::kSum);
+  check_all_reduce<double>(rank, *stream, ReduceOp::kSum);
+  check_all_reduce<BFloat16>(rank, *stream, ReduceOp::kSum);
+  check_all_reduce<Float16>(rank, *stream, ReduceOp::kSum);
+  check_all_reduce<int64_t>(rank, *stream, ReduceOp::kSum);
+}
+
+void all_reduce_finds_the_maximum(RankContext& rank) {
+  const auto stream = rank.device.create_stream();
+  check_all_reduce<float>(rank, *stream, ReduceOp::kMax);
+  check_all_reduce<double>(rank, *stream, ReduceOp::kMax);
+  check_all_reduce<BFloat16>(rank, *stream, ReduceOp::kMax);
+  check_all_reduce<Float16>(rank, *stream, ReduceOp::kMax);
+  check_all_reduce<int64_t>(rank, *stream, ReduceOp::kMax);
+}
+
+void a_nan_on_any_rank_reaches_all(RankContext& rank) {
+  const auto stream = rank.device.create_stream();
+  for (int broken = 0; broken < rank.world.size(); ++broken) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+      std::vector<float> x = {1.0f, rank.world.rank() == broken ? std::numeric_limits<float>::quiet_NaN() : 2.0f};
+      rank.world.all_reduce(view(x), op, *stream).wait(*stream);
+      EXPECT_TRUE(std::isfinite(x[0]));
+      EXPECT_TRUE(std::isnan(x[1]));
+    }
+  }
+}
+
+void int64_sums_are_exact(RankContext& rank) {
+  const auto stream = rank.device.create_stream();
+  std::vector<int64_t> x = {(int64_t{1} << 55) + 1 + rank.world.rank()};
+  rank.world.all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
+  const int64_t size = rank.world.size();
+  EXPECT_EQ(x[0], ((int64_t{1} << 55) + 1) * size + size * (size - 1) / 2);
+}
+
+void bf16_sums_accumulate_in_fp32(RankContext& rank) {
+  // 256 + 1 + 1 + ...: in bf16 (8 bits) each addition of 1 would be lost.
+  const auto stream = rank.device.create_stream();
+  std::vector<BFloat16> x(3, to_bf16(rank.world.rank() == 0 ? 256.0f : 1.0f));
+  rank.world.all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
+  const float expected = 256.0f + static_cast<float>(rank.world.size() - 1);
+  EXPECT_EQ(to_float(x[2]), to_float(to_bf16(expected)));
+}
+
+template <typename T>
+void check_all_gather(RankContext& rank, Stream& stream) {
+  for (const int64_t count : counts(sizeof(T) == 4 ? 1 : rank.world.size())) {
+    SCOPED_TRACE(count);
+    const auto all = operands<T>(rank.world, count);
+    std::vector<T> expected;
+    for (const auto& part : all) {
+      expected.insert(expected.end(), part.begin(), part.end());
+    }
+    std::vector<T> in = all[static_cast<size_t>(rank.world.rank())];
+    std::vector<T> out(expected.size());
+    rank.world.all_gather(view(out), view(in), stream).wait(stream);
+    EXPECT_TRUE(same(out, expected));
+
+    std::vector<T> in_place(expected.size());
+    const int64_t begin = rank.world.rank() * count;
+    std::copy(in.begin(), in.end(), in_place.begin() + begin);
+    rank.world.all_gather(view(in_place), view(in_place).slice(begin, begin + count), stream).wait(stream);
+    EXPECT_TRUE(same(in_place, expected));
+  }
+}
+
+void all_gather_orders_parts_by_rank(RankContext& rank) {
+  const auto stream = rank.device.create_stream();
+  check_all_gather<float>(rank, *stream);
+  check_all_gather<double>(rank, *stream);
+  check_all_gather<BFloat16>(rank, *stream);
+  check_all_gather<Float16>(rank, *stream);
+  check_all_gather<int32_t>(rank, *stream);
+  check_all_gather<int64_t>(rank, *stream);
+  check_all_gather<uint8_t>(rank, *stream);
+}
+
+template <typename T>
+void check_reduce_scatter(RankContext& rank, Stream& stream) {
+  for (const int64_t count : counts(rank.world.size())) {
+    SCOPED_TRACE(count);
+    const auto all = operands<T>(rank.world, count * rank.world.size());
+    const std::vector<T> sum = reduced(all, ReduceOp::kSum);
+    const int64_t begin = rank.world.rank() * count;
+    const std::vector<T> expected(sum.begin() + begin, sum.begin() + begin + count);
+    std::vector<T> in = all[static_cast<size_t>(rank.world.rank())];
+    std::vector<T> out(static_cast<size_t>(count));
+    rank.world.reduce_scatter(view(out), view(in), ReduceOp::kSum, stream).wait(stream);
+    EXPECT_TRUE(same(out, expected));
+    EXPECT_TRUE(same(in, all[static_cast<size_t>(rank.world.rank())]));  // only read
+
+    rank.world.reduce_scatter(view(in).slice(begin, begin + count), view(in), ReduceOp::kSum, stream).wait(stream);
+    EXPECT_TRUE(same(std::vector<T>(in.begin() + begin, in.begin() + begin + count), expected));
+  }
+}
+
+void reduce_scatter_sums_in_rank_order(RankContext& rank) {
+  const auto stream = rank.device.create_stream();
+  check_reduce_scatter<float>(rank, *stream);
+  check_reduce_scatter<double>(rank, *stream);
+  check_reduce_scatter<BFloat16>(rank, *stream);
+  check_reduce_scatter<Float16>(rank, *stream);
+  check_reduce_scatter<int64_t>(rank, *stream);
+}
+
+template <typename T>
+void check_same_as_two_halves(RankContext& rank, Stream& stream) {
+  for (const int64_t count : counts(rank.world.size())) {
+    SCOPED_TRACE(count);
+    std::vector<T> whole = operand<T>(rank.world.rank(), count * rank.world.size());
+    std::vector<T> halves = whole;
+    const std::vector<T> again = whole;
+    rank.world.all_reduce(view(whole), ReduceOp::kSum, stream).wait(stream);
+    const TensorView part = view(halves).slice(rank.world.rank() * count, (rank.world.rank() + 1) * count);
+    rank.world.reduce_scatter(part, view(halves), ReduceOp::kSum, stream).wait(stream);
+    rank.world.all_gather(view(halves), part, stream).wait(stream);
+    EXPECT_TRUE(same(halves, whole));
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      std::vector<T> x = again;
+      rank.world.all_reduce(view(x), ReduceOp::kSum, stream).wait(stream);
+      EXPECT_TRUE(same(x, whole));
+    }
+  }
+}
+
+void all_reduce_is_reduce_scatter_then_all_gather(RankContext& rank) {
+  const auto stream = rank.device.create_stream();
+  check_same_as_two_halves<float>(rank, *stream);
+  check_same_as_two_halves<BFloat16>(rank, *stream);
+  check_same_as_two_halves<Float16>(rank, *stream);
+}
+
+void broadcast_from_every_root(RankContext& rank) {
+  const auto stream = rank.device.create_stream();
+  for (int root = 0; root < rank.world.size(); ++root) {
+    for (const int64_t count : counts(1)) {
+      std::vector<uint8_t> bytes = operand<uint8_t>(rank.world.rank(), count);
+      rank.world.broadcast(view(bytes), root, *stream).wait(*stream);
+      EXPECT_TRUE(same(bytes, operand<uint8_t>(root, count)));
+      std::vector<double> x = operand<double>(rank.world.rank(), count);
+      rank.world.broadcast(view(x), root, *stream).wait(*stream);
+      EXPECT_TRUE(same(x, operand<double>(root, count)));
+    }
+  }
+}
+
+void split_by_color_and_key(RankContext& rank) {
+  Communicator& world = rank.world;
+  const auto stream = rank.device.create_stream();
+  // Two groups, the second in reverse order; rank 0 of a world of three or more joins none.
+  const int color = world.size() >= 3 && world.rank() == 0 ? -1 : world.rank() % 2;
+  const int key = color == 1 ? -world.rank() : world.rank();
+  const std::unique_ptr<Communicator> part = world.split(color, key, "part");
+  ASSERT_EQ(part == nullptr, color < 0);
+  std::vector<int> expected;
+  for (int member = 0; member < world.size(); ++member) {
+    if (member % 2 == color && !(world.size() >= 3 && member == 0)) {
+      expected.push_back(member);
+    }
+  }
+  if (color == 1) {
+    std::reverse(expected.begin(), expected.end());
+  }
+  if (part != nullptr) {
+    EXPECT_EQ(part->name(), "part");
+    EXPECT_EQ(std::vector<int>(part->world_ranks().begin(), part->world_ranks().end()), expected);
+    EXPECT_EQ(part->world_ranks()[static_cast<size_t>(part->rank())], world.rank());
+    for (const int64_t count : {1, 100000}) {
+      const auto all = operands<float>(*part, count);
+      std::vector<float> x = all[static_cast<size_t>(part->rank())];
+      part->all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
+      EXPECT_TRUE(same(x, reduced(all, ReduceOp::kSum)));
+    }
+    // Groups of one, out of a group.
+    const std::unique_ptr<Communicator> single = part->split(part->rank(), 0, "single");
+    ASSERT_EQ(single->size(), 1);
+    std::vector<float> x = {3.0f};
+    std::vector<float> y = {0.0f};
+    single->all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
+    single->all_gather(view(y), view(x), *stream).wait(*stream);
+    single->reduce_scatter(view(x), view(y), ReduceOp::kSum, *stream).wait(*stream);
+    single->broadcast(view(x), 0, *stream).wait(*stream);
+    single->barrier();
+    EXPECT_EQ(x[0], 3.0f);
+  }
+  world.barrier();
+}
+
+void groups_work_side_by_side(RankContext& rank) {
+  // Pairs and the world in turn, in different numbers: no group may disturb another's buffers.
+  const auto stream = rank.device.create_stream();
+  const std::unique_ptr<Communicator> pair = rank.world.split(rank.world.rank() / 2, rank.world.rank(), "pair");
+  const std::unique_ptr<Communicator> twin = rank.world.split(0, rank.world.rank(), "twin");
+  for (uint64_t turn = 0; turn < 20; ++turn) {
+    for (Communicator* comm : {pair.get(), &rank.world, pair.get(), twin.get()}) {
+      const int64_t count = static_cast<int64_t>(1 + turn * 977);
+      const auto all = operands<float>(*comm, count, turn);
+      std::vector<float> x = all[static_cast<size_t>(comm->rank())];
+      comm->all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
+      ASSERT_TRUE(same(x, reduced(all, ReduceOp::kSum)));
+    }
+  }
+}
+
+void random_sequences_of_operations(RankContext& rank) {
+  Communicator& world = rank.world;
+  const auto stream = rank.device.create_stream();
+  uint64_t state = 12345;
+  const auto draw = [&](uint64_t bound) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    return (state >> 33) % bound;
+  };
+  for (uint64_t turn = 0; turn < 80; ++turn) {
+    const auto kind = draw(5);
+    const auto count = static_cast<int64_t>(draw(4) == 0 ? draw(40000) : draw(300));
+    const int root = static_cast<int>(draw(static_cast<uint64_t>(world.size())));
+    const auto all = operands<float>(world, count * world.size(), turn);
+    std::vector<float> x = all[static_cast<size_t>(world.rank())];
+    const std::vector<float> sum = reduced(all, ReduceOp::kSum);
+    std::vector<float> part(static_cast<size_t>(count));
+    if (kind == 0) {
+      world.all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
+      ASSERT_TRUE(same(x, sum)) << turn;
+    } else if (kind == 1) {
+      world.reduce_scatter(view(part), view(x), ReduceOp::kSum, *stream).wait(*stream);
+      const auto begin = sum.begin() + world.rank() * count;
+      ASSERT_TRUE(same(part, std::vector<float>(begin, begin + count))) << turn;
+    } else if (kind == 2) {
+      std::copy(x.begin(), x.begin() + count, part.begin());
+      world.all_gather(view(x), view(part), *stream).wait(*stream);
+      for (int from = 0; from < world.size(); ++from) {
+        const auto& theirs = all[static_cast<size_t>(from)];
+        ASSERT_TRUE(same(std::vector<float>(x.begin() + from * count, x.begin() + (from + 1) * count),
+                         std::vector<float>(theirs.begin(), theirs.begin() + count)))
+            << turn;
+      }
+    } else if (kind == 3) {
+      world.broadcast(view(x), root, *stream).wait(*stream);
+      ASSERT_TRUE(same(x, all[static_cast<size_t>(root)])) << turn;
+    } else {
+      world.barrier();
+    }
+  }
+}
+
+void operations_and_bytes_are_counted(RankContext& rank) {
+  const auto stream = rank.device.create_stream();
+  const std::unique_ptr<Communicator> comm = rank.world.split(0, rank.world.rank(), "counted");
+  std::vector<float> x(10);
+  std::vector<float> all(10 * static_cast<size_t>(comm->size()));
+  comm->all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
+  comm->all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
+  comm->all_gather(view(all), view(x), *stream).wait(*stream);
+  comm->broadcast(view(x), 0, *stream).wait(*stream);
+  EXPECT_EQ(comm->num_ops(OpKind::kAllReduce), 2);
+  EXPECT_EQ(comm->bytes_sent(OpKind::kAllReduce), 80);
+  EXPECT_EQ(comm->num_ops(OpKind::kAllGather), 1);
+  EXPECT_EQ(comm->bytes_sent(OpKind::kAllGather), 40);
+  EXPECT_EQ(comm->bytes_sent(OpKind::kBroadcast), comm->rank() == 0 ? 40 : 0);
+  EXPECT_EQ(comm->num_ops(OpKind::kReduceScatter), 0);
+}
+
+}  // namespace
+
+std::vector<ContractCase> collective_cases() {
+  return {{"all_reduce_sums_in_rank_order", all_reduce_sums_in_rank_order},
+          {"all_reduce_finds_the_maximum", all_reduce_finds_the_maximum},
+          {"a_nan_on_any_rank_reaches_all", a_nan_on_any_rank_reaches_all},
+          {"int64_sums_are_exact", int64_sums_are_exact},
+          {"bf16_sums_accumulate_in_fp32", bf16_sums_accumulate_in_fp32},
+          {"all_gather_orders_parts_by_rank", all_gather_orders_parts_by_rank},
+          {"reduce_scatter_sums_in_rank_order", reduce_scatter_sums_in_rank_order},
+          {"all_reduce_is_reduce_scatter_then_all_gather", all_reduce_is_reduce_scatter_then_all_gather},
+          {"broadcast_from_every_root", broadcast_from_every_root},
+          {"split_by_color_and_key", split_by_color_and_key},
+          {"groups_work_side_by_side", groups_work_side_by_side},
+          {"random_sequences_of_operations", random_sequences_of_operations},
+          {"operations_and_bytes_are_counted", operations_and_bytes_are_counted}};
+}
+
+}  // namespace ashlar

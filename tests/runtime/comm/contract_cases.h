@@ -1,0 +1,19 @@
+// What every communicator promises, as functions of a rank: contract_test.cpp runs them on thread ranks with both
+// carriers and, under mpirun, on processes.
+#pragma once
+
+#include <vector>
+
+#include "runtime/comm/launch.h"
+
+namespace ashlar {
+
+struct ContractCase {
+  const char* name;
+  void (*body)(RankContext&);
+};
+
+std::vector<ContractCase> collective_cases();
+std::vector<ContractCase> exchange_cases();
+
+}  // namespace ashlar

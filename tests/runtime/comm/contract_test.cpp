@@ -1,0 +1,68 @@
+// Every contract case on thread ranks (1, 2, 3, 4 and 8, both carriers, inline and queued streams); under mpirun, on
+// the processes of the job.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+
+#include "tests/runtime/comm/contract_cases.h"
+#include "tests/support/run_ranks.h"
+
+namespace ashlar {
+namespace {
+
+class Case : public testing::Test {
+ public:
+  explicit Case(std::function<void()> body) : body_(std::move(body)) {}
+  void TestBody() override { body_(); }
+
+ private:
+  std::function<void()> body_;
+};
+
+void register_case(const std::string& suite, const char* name, const std::function<void()>& body) {
+  testing::RegisterTest(suite.c_str(), name, nullptr, nullptr, __FILE__, __LINE__,
+                        [body]() -> testing::Test* { return new Case(body); });
+}
+
+std::vector<ContractCase> all_cases() {
+  std::vector<ContractCase> cases = collective_cases();
+  for (const ContractCase& one : exchange_cases()) {
+    cases.push_back(one);
+  }
+  return cases;
+}
+
+void register_on_threads(int num_ranks, const std::string& suffix, const ThreadRankOptions& options) {
+  for (const ContractCase& one : all_cases()) {
+    register_case("Threads" + std::to_string(num_ranks) + suffix, one.name,
+                  [=] { run_ranks(num_ranks, one.body, options); });
+  }
+}
+
+int run_under_mpi(int argc, char** argv) {
+  return run_main(argc, argv, [](RankContext& rank) {
+    rank.recorder.set_timeout(60);
+    for (const ContractCase& one : all_cases()) {
+      register_case("Processes" + std::to_string(rank.world.size()), one.name, [&rank, one] { one.body(rank); });
+    }
+    return RUN_ALL_TESTS();
+  });
+}
+
+}  // namespace
+}  // namespace ashlar
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) {
+    return ashlar::run_under_mpi(argc, argv);
+  }
+  for (const int num_ranks : {1, 2, 3, 4, 8}) {
+    ashlar::register_on_threads(num_ranks, "", {});
+  }
+  ashlar::register_on_threads(3, "Messages", {.carrier = ashlar::Carrier::kMessages});
+  ashlar::register_on_threads(4, "Messages", {.carrier = ashlar::Carrier::kMessages});
+  ashlar::register_on_threads(2, "Queued", {.queued_streams = true});
+  return RUN_ALL_TESTS();
+}
