@@ -4,7 +4,8 @@
 add_library(ashlar_options INTERFACE)
 target_include_directories(ashlar_options INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(ashlar_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror
-                       -fno-math-errno -fno-trapping-math)
+                       -fno-math-errno -fno-trapping-math
+                       -Wno-restrict)  # g++ 12 reports std::string's operator+ falsely (GCC bug 105329)
 if(ASHLAR_NATIVE)
   target_compile_options(ashlar_options INTERFACE -march=native -mprefer-vector-width=512)
 endif()

@@ -19,10 +19,14 @@ bool has_several_stages(const Timeline& timeline) {
   return false;
 }
 
-// "F3", with the stage in front where rows hold several.
+// "F3", with the stage in front where rows hold several. What is not compute has a short name: "s" send, "r" receive,
+// "R" reduction, "u" parameters gathered or given back.
 std::string label(const Action& action, bool with_stage) {
-  const std::string text = action_text(action);
-  return with_stage ? text : text.substr(std::to_string(action.stage).size());
+  const std::string stage = with_stage ? std::to_string(action.stage) : std::string();
+  if (is_compute(action.kind)) return fmt::format("{}{}{}", stage, kind_text(action.kind), action.microbatch);
+  if (is_send(action.kind)) return fmt::format("{}s{}", stage, action.microbatch);
+  if (is_receive(action.kind)) return fmt::format("{}r{}", stage, action.microbatch);
+  return fmt::format("{}{}", stage, action.kind == ActionKind::kReduceGrads ? "R" : "u");
 }
 
 struct Scale {
@@ -48,13 +52,13 @@ std::string summary(const Timeline& timeline) {
                      100 * timeline.bubble_fraction());
 }
 
-// Colours that stay apart for colour-blind readers (Okabe and Ito's palette), light enough for black text.
+// Near Okabe and Ito's palette, which stays apart for colour-blind readers; light enough for black text.
 std::string_view colour(ActionKind kind) {
   switch (kind) {
     case ActionKind::kForward:
       return "#56b4e9";
     case ActionKind::kBackward:
-      return "#009e73";
+      return "#5fc9a8";
     case ActionKind::kBackwardInput:
       return "#f0e442";
     case ActionKind::kBackwardWeight:

@@ -88,7 +88,9 @@ void model_and_grid(Rows& t) {
   t.row("max-position-embeddings", &O::max_position_embeddings, "N", "rows of the learned position table")
       .at_least(1)
       .by_default("sequence length");
-  t.row("vocab-size", &O::vocab_size, "N", "token ids are 0 to N-1").at_least(1).by_default("of the tokenizer");
+  t.row("vocab-size", &O::vocab_size, "N", "token ids are 0 to N-1 (NullTokenizer: and N, which ends documents)")
+      .at_least(1)
+      .by_default("of the tokenizer");
   t.row("make-vocab-size-divisible-by", &O::make_vocab_size_divisible_by, "N",
         "the table is padded to a multiple of N x tensor size; padding stays outside the softmax")
       .at_least(1);

@@ -151,7 +151,7 @@ std::vector<std::string> unused_notes(const std::set<std::string>& given, const 
   }
   unused("lr-warmup-init", o.lr_warmup_iters == 0 && o.lr_warmup_samples == 0 && o.lr_warmup_fraction <= 0,
          "there is no warm-up");
-  unused("eval-iters", o.eval_interval == 0, "without --eval-interval only the last step is validated");
+  unused("eval-iters", o.eval_interval == 0, "without --eval-interval there is no validation");
   unused("split", !o.train_data_path.empty() || o.mock_data, "it splits the data of --data-path");
   unused("check-weight-hash", o.metrics_file.empty(), "the hashes go to --metrics-file");
   unused("exit-on-missing-checkpoint", o.load.empty(), "there is no --load");

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -122,10 +121,6 @@ TrainOptions resolve_options(const TrainOptions& options, int world_size);
 // Pure. Every setting under its flag's name without dashes; the values can be given back as a --config file. Printed at
 // start, kept in checkpoints, compared between ranks.
 nlohmann::json options_json(const TrainOptions& options);
-
-// Pure. The start of a launch under which this process is alone by mistake: a launcher's variable says `n` processes
-// and the world has another number. `variable` is getenv or a test's stand-in. Throws Error(kUsage) naming all three.
-void check_launcher(int world_size, const std::function<const char*(const char*)>& variable);
 
 // Pure. Layers of each stage, in order; their sum is num_layers and each is at least 1. first and last are
 // --decoder-first/last-pipeline-num-layers. The others share what is left evenly; where it does not divide, the earlier

@@ -108,7 +108,7 @@ void check_model(const TrainOptions& o, Problems& problems) {
                   "--vocab-size {} is too small for --tokenizer-type ByteTokenizer; nearest legal value: {}",
                   o.vocab_size, kByteVocabulary);
   problems.add_if(required && o.tokenizer_type == "NullTokenizer" && o.vocab_size == 0,
-                  "--tokenizer-type NullTokenizer needs --vocab-size N (token ids are 0 to N-1)");
+                  "--tokenizer-type NullTokenizer needs --vocab-size N (token ids are 0 to N-1, and N ends documents)");
   if (o.num_layers > 0) {
     try {
       split_layers(o.num_layers, o.pipeline_model_parallel_size, o.decoder_first_pipeline_num_layers,
@@ -179,8 +179,10 @@ void check_data(const TrainOptions& o, Problems& problems) {
 
 void check_files_and_run(const TrainOptions& o, Problems& problems) {
   problems.add_if(o.save_interval > 0 && o.save.empty(), "--save-interval {} needs --save DIR", o.save_interval);
-  problems.add_if(!o.load.empty() && !o.load_hf.empty(),
-                  "--load {} and --load-hf {} both bring weights: give one of them", o.load, o.load_hf);
+  // With --load DIR --save DIR the Hugging Face weights are the fresh start, and later runs go on from DIR.
+  problems.add_if(!o.load.empty() && !o.load_hf.empty() && o.load != o.save,
+                  "--load {} and --load-hf {} both bring weights: give one of them, or --load the --save directory",
+                  o.load, o.load_hf);
   // Resolved options carry the world size they were resolved for.
   problems.add_if(o.world_size > 0 && !o.dry_run && o.data_parallel_size == 0,
                   "--world-size {} is for --dry-run; a run has as many ranks as it is started with: mpirun -np {}",

@@ -116,13 +116,18 @@ std::string flag_tables(bool markdown) {
       {FlagStatus::kReplaced, "Refused: names that Megatron replaced", "| flag | what to do |\n|---|---|\n"}};
   std::string out;
   for (const Table& table : kTables) {
-    out += markdown ? fmt::format("{}**{}**\n\n{}", out.empty() ? "" : "\n", table.title, table.columns)
-                    : fmt::format("{}{}\n", out.empty() ? "" : "\n", table.title);
+    const bool done = table.status == FlagStatus::kDone;
+    out += out.empty() ? "" : "\n";
+    if (markdown) {  // the long tables of what is not there are folded
+      out += fmt::format(fmt::runtime(done ? "**{}**\n\n" : "<details><summary><b>{}</b></summary>\n\n"), table.title);
+      out += table.columns;
+    } else {
+      out += fmt::format("{}\n", table.title);
+    }
     for (const Flag& flag : all_flags()) {
       if (flag.status != table.status) {
         continue;
       }
-      const bool done = flag.status == FlagStatus::kDone;
       if (!markdown) {
         plain_row(out, usage_text(flag),
                   done ? fmt::format("{} [{}]", flag.text, default_text(flag)) : other_text(flag));
@@ -132,6 +137,7 @@ std::string flag_tables(bool markdown) {
         out += fmt::format("| `{}` | {} |\n", cell(usage_text(flag)), cell(other_text(flag)));
       }
     }
+    out += markdown && !done ? "\n</details>\n" : "";
   }
   return out;
 }

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "parallel/train/flags.h"
 #include "parallel/train/options.h"
@@ -49,23 +48,6 @@ std::vector<int64_t> split_layers(int64_t num_layers, int num_stages, std::optio
 int64_t padded_vocab_size(int64_t vocab_size, int64_t divisible_by, int tensor_size) {
   const int64_t multiple = divisible_by * tensor_size;
   return (vocab_size + multiple - 1) / multiple * multiple;
-}
-
-void check_launcher(int world_size, const std::function<const char*(const char*)>& variable) {
-  // The closest launcher counts: mpirun inside a Slurm allocation may start fewer ranks than the allocation has tasks.
-  constexpr std::array kVariables = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"};
-  for (const char* name : kVariables) {
-    const char* text = variable(name);
-    const auto size = text ? parse_integer(text) : std::nullopt;
-    if (!size) {
-      continue;
-    }
-    REQUIRE(*size == world_size, ErrorCode::kUsage,
-            "{}={} says that {} processes were started together, but this process sees a world of {}: the launcher and "
-            "the MPI library of this program do not know each other. Start it with Open MPI's own: mpirun -np {} ...",
-            name, text, *size, world_size, *size);
-    return;
-  }
 }
 
 std::optional<TestPoint> parse_test_point(const std::string& flag, const std::string& text) {

@@ -1,0 +1,148 @@
+// pretrain_gpt: trains a GPT on a tensor x pipeline x data grid of ranks. Read run_training() from top to bottom.
+#include <csignal>
+#include <iostream>
+
+#include "examples/pretrain_gpt/dry_run.h"
+#include "examples/pretrain_gpt/run_report.h"
+#include "parallel/model/hf_gpt2.h"
+#include "parallel/train/signals.h"
+#include "parallel/train/start.h"
+#include "parallel/train/test_faults.h"
+#include "parallel/train/train_checkpoint.h"
+#include "parallel/train/verify_layout.h"
+
+namespace ashlar {
+namespace {
+
+// Collective. Starting point of the weights: a checkpoint, a Hugging Face model, or the seed.
+void load_weights(Training& training, uint64_t data_fingerprint) {
+  const TrainOptions& options = training.options;
+  const bool speaks = training.rank.world.rank() == 0;
+  if (!options.load_hf.empty()) {
+    load_hf(training.rank, options.load_hf, checkpoint_slices(training, false));
+    if (speaks) {
+      training.rank.log.info("weights from --load-hf {}", options.load_hf);
+    }
+  }
+  if (options.load.empty()) {
+    return;
+  }
+  if (const auto iteration = load_training(training, options.load, data_fingerprint)) {
+    if (speaks) {
+      training.rank.log.info("resumed from {} at iteration {}, {} samples consumed", options.load, *iteration,
+                             training.state.consumed_samples);
+    }
+    return;
+  }
+  agree(training.rank.world, [&] {
+    REQUIRE(
+        options.load == options.save && !options.exit_on_missing_checkpoint, ErrorCode::kCheckpoint,
+        "--load {}: no whole checkpoint there; give a directory with {}/latest_checkpointed_iteration.txt, or leave "
+        "--load out to start from random weights",
+        options.load, options.load);
+  });
+  if (speaks) {
+    training.rank.log.info("no checkpoint in {} yet (it is also --save): starting fresh", options.load);
+  }
+}
+
+void save(Training& training, const TestFaults& faults, uint64_t data_fingerprint, RunReport& report) {
+  faults.before_checkpoint(training);
+  try {
+    save_training(training, training.options.save, data_fingerprint, faults.storage(training));
+  } catch (const Error&) {
+    if (faults.kill_on_write_fault()) {
+      std::raise(SIGKILL);
+    }
+    throw;
+  }
+  report.saved(training.options.save, training.state.iteration);
+}
+
+bool due(int64_t interval, int64_t iteration) {
+  return interval > 0 && iteration % interval == 0;
+}
+
+int run_training(RankContext& rank, const TrainOptions& options) {
+  const DataSources data = open_data(rank, options);
+  Training training(rank, options);
+  const TestFaults faults(options);
+  faults.install(training);
+  load_weights(training, data.fingerprint);
+  if (!options.save.empty()) {
+    check_save_directory(rank, options.save, checkpoint_slices(training, true));
+  }
+
+  const StopSignals signals;
+  RunReport report(training, data);
+  int64_t saved_iteration = training.state.iteration;
+  int stop_signal = 0;
+  while (training.state.iteration < options.train_iters && stop_signal == 0) {
+    const StepResult step = train_step(training, *data.train, signals.received());
+    report.step(step);
+    if (!step.finite && options.check_for_nan_in_loss_and_grad) {
+      throw AgreedError(ErrorCode::kNumerics, report.describe_non_finite(step, find_non_finite(training, *data.train)));
+    }
+    stop_signal = step.stop_signal;
+    if (data.valid && due(options.eval_interval, training.state.iteration)) {
+      report.validation(evaluate(training, *data.valid, options.eval_iters));
+    }
+    const bool is_last = stop_signal != 0 || due(options.exit_interval, training.state.iteration) ||
+                         training.state.iteration >= options.train_iters;
+    if (!options.save.empty() && (is_last || due(options.save_interval, training.state.iteration))) {
+      save(training, faults, data.fingerprint, report);
+      saved_iteration = training.state.iteration;
+    }
+    if (due(options.exit_interval, training.state.iteration)) {
+      break;
+    }
+  }
+  if (!options.save_hf.empty() && stop_signal == 0) {
+    save_hf(rank, options.save_hf, hf_config(training.config), checkpoint_slices(training, false));
+    report.saved(options.save_hf, training.state.iteration);
+  }
+  report.finish(stop_signal, saved_iteration);
+  return 0;
+}
+
+int run_verify_layout(RankContext& rank, const TrainOptions& options) {
+  const DataSources data = open_data(rank, options);
+  const LayoutReport report = verify_layout(rank, options, *data.train, options.verify_layout);
+  if (!report.equal) {
+    throw AgreedError(ErrorCode::kNumerics,
+                      fmt::format("--verify-layout {}: {} differs from one rank: {}", options.verify_layout,
+                                  grid_shape(options).text(), report.first_difference));
+  }
+  if (rank.world.rank() == 0) {
+    std::cout << fmt::format(
+        "layout verified: {} equals one rank over {} steps\n"
+        "  largest relative difference: loss {:.1e}, gradient norm {:.1e}, weights {:.1e} ({}, of {} tensors)\n"
+        "  replicated tensors are bit-equal on all their holders\n",
+        grid_shape(options).text(), options.verify_layout, report.worst_loss, report.worst_grad_norm,
+        report.worst_weights, report.worst_tensor.empty() ? "none" : report.worst_tensor, report.num_tensors);
+  }
+  return 0;
+}
+
+int pretrain_gpt(RankContext& rank, const std::vector<std::string>& args) {
+  const ParsedCommand command = start_command(rank, args);
+  if (command.print) {
+    if (rank.world.rank() == 0) {
+      std::cout << *command.print;
+    }
+    return 0;
+  }
+  if (command.options.dry_run) {
+    return dry_run(rank, command.options);
+  }
+  const TrainOptions options = resolve_for_world(rank, command.options);
+  return options.verify_layout > 0 ? run_verify_layout(rank, options) : run_training(rank, options);
+}
+
+}  // namespace
+}  // namespace ashlar
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  return ashlar::run_main(argc, argv, [&](ashlar::RankContext& rank) { return ashlar::pretrain_gpt(rank, args); });
+}

@@ -1,0 +1,147 @@
+#include "examples/pretrain_gpt/run_report.h"
+
+#include <cmath>
+#include <iostream>
+
+#include "parallel/train/signals.h"
+
+namespace ashlar {
+
+RunReport::RunReport(Training& training, const DataSources& data)
+    : training_(training),
+      speaks_(training.rank.world.rank() == 0),
+      progress_(std::cerr, speaks_ && stderr_is_terminal()),
+      flops_per_token_(
+          static_cast<double>(flops_per_token(training.config, training.options.seq_length, FlopFormula::kCausal))) {
+  const TrainOptions& options = training.options;
+  agree(training.rank.world, [&] {
+    if (speaks_ && !options.metrics_file.empty()) {
+      file_.emplace(options.metrics_file, training_.state.iteration);
+    }
+  });
+  if (!speaks_) {
+    return;
+  }
+  const PipelineBytes& bytes = training.executor.bytes();
+  constexpr double kMiB = 1024.0 * 1024.0;
+  print(fmt::format("model: {} parameters, {} layers, width {}, {} heads, vocabulary {} (padded to {})",
+                    count_parameters(training.config), options.num_layers, options.hidden_size,
+                    options.num_attention_heads, training.config.vocab, training.config.padded_vocab));
+  print(fmt::format("grid: {}, schedule {}, {} micro-batches of {} samples x {} tokens", training.grid.shape().text(),
+                    options.pipeline_schedule, options.num_microbatches, options.micro_batch_size, options.seq_length));
+  print("train: " + data.train->description());
+  if (data.valid) {
+    print("valid: " + data.valid->description());
+  }
+  print(fmt::format(
+      "memory of rank 0: parameters {:.1f} MiB, gradients {:.1f} MiB, optimizer {:.1f} MiB, activations "
+      "and workspace {:.1f} MiB",
+      static_cast<double>(training.store.value_bytes()) / kMiB, static_cast<double>(training.store.grad_bytes()) / kMiB,
+      static_cast<double>(training.optimizer.state_bytes()) / kMiB, static_cast<double>(bytes.total()) / kMiB));
+  step_start_ = Clock::now();
+}
+
+void RunReport::step(const StepResult& result) {
+  const double seconds = std::chrono::duration<double>(Clock::now() - step_start_).count();
+  const TrainOptions& options = training_.options;
+  const TrainState& state = training_.state;
+  const bool updated = result.finite || !options.check_for_nan_in_loss_and_grad;
+  const int64_t iteration = updated ? state.iteration : state.iteration + 1;
+  const int64_t step_tokens = options.global_batch_size * options.seq_length;
+
+  StepMetrics metrics;
+  metrics.step = iteration;
+  metrics.total_steps = options.train_iters;
+  metrics.consumed_samples = state.consumed_samples;
+  metrics.consumed_tokens = state.consumed_samples * options.seq_length;
+  metrics.global_batch_size = options.global_batch_size;
+  metrics.loss = result.loss;
+  metrics.grad_norm = result.grad_norm;
+  metrics.learning_rate = result.learning_rate;
+  metrics.step_time_s = seconds;
+  metrics.tokens_per_s = static_cast<double>(step_tokens) / seconds;
+  metrics.model_tflops = metrics.tokens_per_s * flops_per_token_ / training_.rank.world.size() / 1e12;
+  metrics.flop_formula = flop_formula_name(FlopFormula::kCausal);
+  if (options.check_weight_hash) {
+    metrics.weight_hashes.resize(static_cast<size_t>(training_.rank.world.size()));
+    int64_t mine = static_cast<int64_t>(training_.store.hash_values());
+    training_.rank.world
+        .all_gather(view_of(reinterpret_cast<int64_t*>(metrics.weight_hashes.data()), {training_.rank.world.size()}),
+                    view_of(&mine, {1}), *training_.stream)
+        .wait_host();
+  }
+  if (!speaks_) {
+    return;
+  }
+  if (file_) {
+    file_->write(metrics);
+  }
+  ++num_steps_;
+  num_nan_ += result.finite ? 0 : 1;
+  seconds_ += seconds;
+  loss_sum_ += result.loss;
+  progress_.update(metrics);
+  if (first_ || !updated || iteration % options.log_interval == 0 || iteration == options.train_iters) {
+    first_ = false;
+    StepMetrics mean = metrics;  // Megatron's line shows the mean since the line before
+    mean.loss = loss_sum_ / static_cast<double>(num_steps_);
+    mean.step_time_s = seconds_ / static_cast<double>(num_steps_);
+    mean.tokens_per_s = static_cast<double>(step_tokens) / mean.step_time_s;
+    mean.model_tflops = mean.tokens_per_s * flops_per_token_ / training_.rank.world.size() / 1e12;
+    mean.num_nan = num_nan_;
+    mean.num_skipped = updated ? 0 : 1;
+    print(console_line(mean, std::chrono::system_clock::now()));
+    num_steps_ = num_nan_ = 0;
+    seconds_ = loss_sum_ = 0;
+  }
+  step_start_ = Clock::now();
+}
+
+void RunReport::validation(double loss) {
+  if (speaks_) {
+    const ValidationMetrics metrics{training_.state.iteration, loss};
+    last_validation_ = loss;
+    if (file_) {
+      file_->write(metrics);
+    }
+    print(validation_lines(metrics));
+  }
+  step_start_ = Clock::now();
+}
+
+void RunReport::saved(const std::string& directory, int64_t iteration) {
+  if (speaks_) {
+    print(fmt::format("saved iteration {} to {}", iteration, directory));
+  }
+  step_start_ = Clock::now();
+}
+
+void RunReport::finish(int stop_signal, int64_t saved_iteration) {
+  if (!speaks_) {
+    return;
+  }
+  progress_.finish();
+  if (stop_signal != 0) {
+    print(fmt::format("stopped by {} behind iteration {}; {}", signal_text(stop_signal), training_.state.iteration,
+                      training_.options.save.empty()
+                          ? std::string("nothing was saved: no --save was given")
+                          : fmt::format("iteration {} is saved in {}", saved_iteration, training_.options.save)));
+  }
+  if (last_validation_) {
+    print(fmt::format("final validation loss: {:.3f}", *last_validation_));
+  }
+}
+
+std::string RunReport::describe_non_finite(const StepResult& result, const std::string& where) const {
+  return fmt::format(
+      "step {}: loss {}, gradient norm {}: {}. The weights are those of step {}; nothing was saved. "
+      "--no-check-for-nan-in-loss-and-grad goes on regardless",
+      training_.state.iteration + 1, result.loss, result.grad_norm, where, training_.state.iteration);
+}
+
+void RunReport::print(const std::string& text) {
+  progress_.clear();
+  std::cout << text << std::endl;
+}
+
+}  // namespace ashlar

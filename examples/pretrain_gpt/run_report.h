@@ -1,0 +1,48 @@
+// What a run tells people and programs: start, steps, validation, checkpoints, end. Only rank 0 speaks.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "parallel/train/training.h"
+#include "runtime/data/open_datasets.h"
+#include "runtime/metrics/metrics_file.h"
+#include "runtime/metrics/progress.h"
+
+namespace ashlar {
+
+class RunReport {
+ public:
+  RunReport(Training& training, const DataSources& data);
+
+  // Collective when --check-weight-hash is on. Call behind every step.
+  void step(const StepResult& result);
+  void validation(double loss);
+  void saved(const std::string& directory, int64_t iteration);
+  void finish(int stop_signal, int64_t saved_iteration);
+
+  // Pure. The message that ends a run whose loss or gradients are not finite.
+  std::string describe_non_finite(const StepResult& result, const std::string& where) const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void print(const std::string& text);  // stdout, around the progress line
+
+  Training& training_;
+  bool speaks_;
+  std::optional<MetricsFile> file_;
+  Progress progress_;
+  double flops_per_token_;
+  Clock::time_point step_start_ = Clock::now();
+  // Since the last console line.
+  int64_t num_steps_ = 0;
+  int64_t num_nan_ = 0;
+  double seconds_ = 0;
+  double loss_sum_ = 0;
+  bool first_ = true;
+  std::optional<double> last_validation_;
+};
+
+}  // namespace ashlar

@@ -1,0 +1,30 @@
+#include "parallel/grid/process_grid.h"
+
+#include "runtime/base/error.h"
+
+namespace ashlar {
+
+ProcessGrid::ProcessGrid(RankContext& rank, const GridShape& shape, RankOrder order)
+    : shape_(shape), order_(order), world_(rank.world) {
+  REQUIRE(rank.world.size() == shape.num_ranks(), ErrorCode::kUsage,
+          "{} needs {} ranks, but {} were started; launch with mpirun -np {}", shape.text(), shape.num_ranks(),
+          rank.world.size(), shape.num_ranks());
+  coordinate_ = coordinate_of(shape, order, rank.world.rank());
+  rank.log.set_who(fmt::format("rank {} {}", rank.world.rank(), coordinate_.text()));
+  rank.recorder.set_coordinate(coordinate_.text().c_str());
+
+  // A group's color is any number that all its members, and nobody else, compute alike.
+  const auto [t, p, d] = coordinate_;
+  tensor_ = world_.split(p * shape.data + d, t, "tensor");
+  pipeline_ = world_.split(t * shape.data + d, p, "pipeline");
+  data_ = world_.split(t * shape.pipeline + p, d, "data");
+  model_ = world_.split(d, p * shape.tensor + t, "model");
+  embedding_ = world_.split(is_first_stage() || is_last_stage() ? t * shape.data + d : -1, p, "embedding");
+}
+
+Communicator& ProcessGrid::embedding() const {
+  DCHECK(embedding_ != nullptr, "stage {} holds no embedding table", coordinate_.pipeline);
+  return *embedding_;
+}
+
+}  // namespace ashlar

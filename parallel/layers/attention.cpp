@@ -1,0 +1,68 @@
+#include "parallel/layers/attention.h"
+
+#include <cmath>
+
+#include "kernels/attention.h"
+
+namespace ashlar {
+
+SelfAttention::SelfAttention(const std::string& name, int64_t width, int64_t num_heads, int tensor_rank,
+                             int tensor_size, double init_std, double output_init_std, DType dtype)
+    : query_key_value(name + ".c_attn", {3, width, width}, tensor_rank, tensor_size, init_std, dtype),
+      output(name + ".c_proj", width, width, tensor_rank, tensor_size, output_init_std, dtype),
+      local_heads_(num_heads / tensor_size),
+      head_dim_(width / num_heads),
+      scale_(1.0 / std::sqrt(static_cast<double>(head_dim_))),
+      dtype_(dtype) {}
+
+SelfAttention::Saved SelfAttention::saved_layout(Arena& arena, const BatchShape& shape) const {
+  Saved saved;
+  saved.qkv = take_tensor(arena, dtype_, {shape.batch, shape.seq, 3, local_heads_, head_dim_});
+  saved.out = take_tensor(arena, dtype_, {shape.batch, shape.seq, local_heads_, head_dim_});
+  saved.lse = take_tensor(arena, dtype_, {shape.batch, local_heads_, shape.seq});
+  return saved;
+}
+
+SelfAttention::Pending SelfAttention::pending_layout(Arena& arena, const BatchShape& shape) const {
+  return {take_tensor(arena, dtype_, {shape.batch, shape.seq, 3, local_heads_, head_dim_})};
+}
+
+SelfAttention::Workspace SelfAttention::workspace_layout(Arena& arena, const BatchShape& shape) const {
+  const Shape qkv{shape.batch, shape.seq, 3, local_heads_, head_dim_};
+  Workspace workspace;
+  workspace.dout = take_tensor(arena, dtype_, {shape.batch, shape.seq, local_heads_, head_dim_});
+  workspace.attention =
+      take_tensor(arena, DType::kU8, {static_cast<int64_t>(kernels::attention_backward_workspace_bytes(qkv, dtype_))});
+  return workspace;
+}
+
+size_t SelfAttention::workspace_bytes(const BatchShape& shape) const {
+  Arena counting;
+  workspace_layout(counting, shape);
+  return counting.used();
+}
+
+void SelfAttention::forward(LayerContext& context, TensorView y, ConstTensorView x, const Saved& saved) {
+  query_key_value.forward(context, saved.qkv, x);
+  kernels::attention_forward(saved.out, saved.lse, saved.qkv, scale_, context.stream);
+  output.forward(context, y, saved.out);
+}
+
+void SelfAttention::backward_input(LayerContext& context, TensorView dx, const Pending& pending, ConstTensorView dy,
+                                   const Saved& saved) {
+  const size_t mark = context.workspace.mark();
+  const Workspace workspace = workspace_layout(context.workspace, context.shape);
+  output.backward_input(context, workspace.dout, dy);
+  kernels::attention_backward(pending.dqkv, workspace.dout, saved.qkv, saved.out, saved.lse, scale_,
+                              workspace.attention, context.stream);
+  query_key_value.backward_input(context, dx, pending.dqkv);
+  context.workspace.reset_to(mark);
+}
+
+void SelfAttention::backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x,
+                                    const Pending& pending, const Saved& saved) {
+  output.backward_weight(context, dy, saved.out);
+  query_key_value.backward_weight(context, pending.dqkv, x);
+}
+
+}  // namespace ashlar

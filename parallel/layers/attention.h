@@ -1,0 +1,50 @@
+// Causal self-attention with its heads split over the tensor axis.
+#pragma once
+
+#include "parallel/layers/linear.h"
+
+namespace ashlar {
+
+class SelfAttention {
+ public:
+  struct Saved {
+    TensorView qkv;  // [B,T,3,H/t,D]
+    TensorView out;  // [B,T,H/t,D]
+    TensorView lse;  // [B,H/t,T]
+  };
+  struct Pending {
+    TensorView dqkv;  // [B,T,3,H/t,D]
+  };
+
+  SelfAttention(const std::string& name, int64_t width, int64_t num_heads, int tensor_rank, int tensor_size,
+                double init_std, double output_init_std, DType dtype);
+
+  Saved saved_layout(Arena& arena, const BatchShape& shape) const;
+  Pending pending_layout(Arena& arena, const BatchShape& shape) const;
+  size_t workspace_bytes(const BatchShape& shape) const;
+
+  // y [B,T,C] without the output bias. Collective.
+  void forward(LayerContext& context, TensorView y, ConstTensorView x, const Saved& saved);
+  // dx [B,T,C] = gradient of x. Collective.
+  void backward_input(LayerContext& context, TensorView dx, const Pending& pending, ConstTensorView dy,
+                      const Saved& saved);
+  void backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x, const Pending& pending,
+                       const Saved& saved);
+
+  ColumnParallelLinear query_key_value;  // [3,C/t,C]
+  RowParallelLinear output;              // [C,C/t]
+
+ private:
+  struct Workspace {
+    TensorView dout;       // [B,T,H/t,D]
+    TensorView attention;  // what the kernel asks for
+  };
+  Workspace workspace_layout(Arena& arena, const BatchShape& shape) const;
+
+  int64_t local_heads_;  // H/t
+  int64_t head_dim_;     // D
+  double scale_;         // 1/sqrt(D)
+  DType dtype_;
+};
+
+}  // namespace ashlar

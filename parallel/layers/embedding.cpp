@@ -1,0 +1,39 @@
+#include "parallel/layers/embedding.h"
+
+#include "kernels/embedding.h"
+
+namespace ashlar {
+
+EmbeddingLayer::EmbeddingLayer(const VocabularyConfig& config) {
+  table_.name = "wte.weight";
+  table_.shard =
+      ShardSpec::split({config.vocab, config.width}, 0, config.tensor_rank, config.tensor_size, config.padded_vocab);
+  table_.tied_first = config.tied;
+  positions_.name = "wpe.weight";
+  positions_.shard = ShardSpec::replicated({config.max_positions, config.width});
+  for (Parameter* parameter : parameters()) {
+    parameter->init_std = config.init_std;
+    parameter->decays = true;
+    parameter->value.dtype = parameter->grad.dtype = config.dtype;
+  }
+}
+
+void EmbeddingLayer::forward(LayerContext& context, TensorView y, ConstTensorView, LayerMemory) {
+  const int64_t rows = context.shape.batch * context.shape.seq;
+  kernels::embedding_forward(y.reshaped({rows, y.shape[-1]}), context.batch.tokens.reshaped({rows}), table_.value,
+                             table_.shard.begin(), table_.shard.num_valid(), context.stream);
+  context.tensor.all_reduce(y, ReduceOp::kSum, context.stream).wait(context.stream);
+  kernels::position_forward(y, positions_.value, context.stream);
+}
+
+void EmbeddingLayer::backward_weight(LayerContext& context, ConstTensorView dy, LayerMemory) {
+  const int64_t rows = context.shape.batch * context.shape.seq;
+  if (context.grad_write == kernels::Write::kOverwrite) {
+    context.stream.fill_zero(table_.grad.data, table_.grad.bytes());  // the kernel touches only the rows it meets
+  }
+  kernels::embedding_backward(table_.grad, dy.reshaped({rows, dy.shape[-1]}), context.batch.tokens.reshaped({rows}),
+                              table_.shard.begin(), table_.shard.num_valid(), context.stream);
+  kernels::position_backward(positions_.grad, dy, context.grad_write, context.stream);
+}
+
+}  // namespace ashlar

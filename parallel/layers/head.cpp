@@ -1,0 +1,90 @@
+#include "parallel/layers/head.h"
+
+#include <algorithm>
+
+#include "kernels/cross_entropy.h"
+
+namespace ashlar {
+
+LossHead::LossHead(const VocabularyConfig& config)
+    : config_(config), norm_("ln_f", config.width, config.norm_epsilon, config.dtype) {
+  table_.name = config.tied ? "wte.weight" : "lm_head.weight";
+  table_.tied_copy = config.tied;
+  table_.shard =
+      ShardSpec::split({config.vocab, config.width}, 0, config.tensor_rank, config.tensor_size, config.padded_vocab);
+  table_.init_std = config.init_std;
+  table_.decays = true;
+  table_.value.dtype = table_.grad.dtype = config.dtype;
+}
+
+LossHead::Saved LossHead::saved_layout(Arena& arena, const BatchShape& shape) const {
+  Saved saved;
+  saved.norm = norm_.saved_layout(arena, shape);
+  saved.logits = take_tensor(arena, config_.dtype, {shape.batch * shape.seq, table_.shard.local()[0]});
+  return saved;
+}
+
+LossHead::Workspace LossHead::workspace_layout(Arena& arena, const BatchShape& shape) const {
+  const int64_t rows = shape.batch * shape.seq;
+  Workspace workspace;
+  workspace.all_stats = take_tensor(arena, config_.dtype, {config_.tensor_size, rows, 3});
+  workspace.stats = workspace.all_stats.slice(config_.tensor_rank, config_.tensor_rank + 1).reshaped({rows, 3});
+  return workspace;
+}
+
+LayerBytes LossHead::bytes(const BatchShape& shape) const {
+  Arena saved, pending, forward_scratch, backward_scratch;
+  saved_layout(saved, shape);
+  norm_.pending_layout(pending);
+  workspace_layout(forward_scratch, shape);
+  take_tensor(backward_scratch, config_.dtype, {shape.batch, shape.seq, config_.width});
+  return {saved.used(), pending.used(), std::max(forward_scratch.used(), backward_scratch.used())};
+}
+
+void LossHead::forward(LayerContext& context, TensorView, ConstTensorView x, LayerMemory memory) {
+  const Saved saved = saved_layout(memory.saved, context.shape);
+  const size_t mark = context.workspace.mark();
+  const Workspace workspace = workspace_layout(context.workspace, context.shape);
+  const int64_t rows = context.shape.batch * context.shape.seq;
+  const TensorView targets = context.batch.targets.reshaped({rows});
+  const int64_t begin = table_.shard.begin();
+  const int64_t num_valid = table_.shard.num_valid();
+
+  norm_.forward(context, saved.norm, x);
+  kernels::linear_forward(saved.logits, saved.norm.out.reshaped({rows, config_.width}), table_.value, ConstTensorView{},
+                          context.stream);
+  kernels::cross_entropy_stats(workspace.stats, saved.logits, targets, begin, num_valid, context.stream);
+  context.tensor.all_gather(workspace.all_stats, workspace.stats, context.stream).wait(context.stream);
+  kernels::cross_entropy_finish(context.losses.reshaped({rows}), saved.logits, workspace.all_stats, targets,
+                                context.batch.mask.reshaped({rows}), begin, num_valid, context.grad_scale,
+                                context.training, context.stream);
+  context.workspace.reset_to(mark);
+}
+
+void LossHead::backward_input(LayerContext& context, TensorView dx, ConstTensorView, ConstTensorView x,
+                              LayerMemory memory) {
+  const Saved saved = saved_layout(memory.saved, context.shape);
+  const LayerNorm::Pending pending = norm_.pending_layout(memory.pending);
+  const size_t mark = context.workspace.mark();
+  const TensorView dnorm = take_tensor(context.workspace, config_.dtype, x.shape);  // [B,T,C]
+  const int64_t rows = context.shape.batch * context.shape.seq;
+
+  kernels::linear_backward_input(dnorm.reshaped({rows, config_.width}), saved.logits, table_.value, context.stream);
+  context.tensor.all_reduce(dnorm, ReduceOp::kSum, context.stream).wait(context.stream);
+  norm_.backward_input(context, dx, pending, dnorm, ConstTensorView{}, x, saved.norm);
+  context.workspace.reset_to(mark);
+}
+
+void LossHead::backward_weight(LayerContext& context, ConstTensorView, LayerMemory memory) {
+  const Saved saved = saved_layout(memory.saved, context.shape);
+  const int64_t rows = context.shape.batch * context.shape.seq;
+  kernels::linear_backward_weight(table_.grad, saved.logits, saved.norm.out.reshaped({rows, config_.width}),
+                                  context.grad_write, context.stream);
+  norm_.backward_weight(context, norm_.pending_layout(memory.pending));
+}
+
+TensorView LossHead::logits(const BatchShape& shape, LayerMemory memory) const {
+  return saved_layout(memory.saved, shape).logits;
+}
+
+}  // namespace ashlar

@@ -1,0 +1,62 @@
+// What the pipeline knows of a layer: y = f(x; parameters), gradients written by hand, memory handed in.
+//
+// Legend of shapes: B micro-batch, T sequence, C width, H heads, D head dim, F ffn width, V vocabulary, t tensor size.
+#pragma once
+
+#include <vector>
+
+#include "kernels/matmul.h"
+#include "parallel/layers/parameter.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/data/batch.h"
+
+namespace ashlar {
+
+struct BatchShape {
+  int64_t batch = 0;  // B
+  int64_t seq = 0;    // T
+};
+
+// What every pass of every layer is given.
+struct LayerContext {
+  Stream& stream;
+  Communicator& tensor;  // the tensor axis
+  Arena& workspace;      // scratch within one pass of one layer
+  BatchShape shape;
+  MicroBatch batch;  // tokens, targets [B,T]; read by the first and the last layer
+  kernels::Write grad_write = kernels::Write::kOverwrite;  // first micro-batch of a step overwrites, the others add
+  double grad_scale = 1;                                   // factor on the gradient of the loss sum
+  bool training = true;                                    // false: forward only, the head leaves no gradient behind
+  TensorView losses;                                       // [B,T], written by the head
+};
+
+// A layer's own memory for one micro-batch. Each pass walks the arenas from their start, so the layouts must be the
+// same functions in all passes; passed by value.
+struct LayerMemory {
+  Arena saved;    // written by forward, read until backward_weight
+  Arena pending;  // written by backward_input, read by backward_weight
+};
+
+struct LayerBytes {
+  size_t saved = 0;
+  size_t pending = 0;
+  size_t workspace = 0;  // largest need of one pass
+};
+
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  virtual const std::string& name() const = 0;
+  virtual std::vector<Parameter*> parameters() = 0;
+  virtual LayerBytes bytes(const BatchShape& shape) const = 0;  // Pure.
+  virtual bool has_output() const { return true; }              // the head ends in the loss instead
+
+  // Stream-ordered on the device; Collective over the tensor axis. x, y, dx, dy: [B,T,C]; x and dy stay unchanged until
+  // backward_weight is done.
+  virtual void forward(LayerContext& context, TensorView y, ConstTensorView x, LayerMemory memory) = 0;
+  virtual void backward_input(LayerContext& context, TensorView dx, ConstTensorView dy, ConstTensorView x,
+                              LayerMemory memory) = 0;
+  virtual void backward_weight(LayerContext& context, ConstTensorView dy, LayerMemory memory) = 0;
+};
+
+}  // namespace ashlar

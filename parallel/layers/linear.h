@@ -1,0 +1,43 @@
+// Linear layers split over the tensor axis (Shoeybi et al., arXiv:1909.08053, section 3): a column-parallel one
+// followed by a row-parallel one costs one all-reduce forward (behind the row one) and one backward (behind the column
+// one).
+#pragma once
+
+#include "parallel/layers/layer.h"
+
+namespace ashlar {
+
+// y [R,N/t] = x [R,C] W^T + b: every rank holds some of the outputs.
+class ColumnParallelLinear {
+ public:
+  // `global` is [N,C], or [G,N,C] for G stacked blocks of which each is split (query, key, value).
+  ColumnParallelLinear(const std::string& name, Shape global, int tensor_rank, int tensor_size, double init_std,
+                       DType dtype);
+
+  void forward(LayerContext& context, TensorView y, ConstTensorView x);
+  // dx [R,C], summed over the tensor axis. Collective.
+  void backward_input(LayerContext& context, TensorView dx, ConstTensorView dy);
+  void backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x);
+
+  Parameter weight;  // [N/t,C] or [G,N/t,C]
+  Parameter bias;    // [N/t] or [G,N/t]
+
+ private:
+  Shape matrix_;  // weight as one matrix, [G*N/t,C]
+};
+
+// y [R,C] = x [R,K/t] W^T summed over the tensor axis. The bias is added by the caller, once, behind the sum.
+class RowParallelLinear {
+ public:
+  RowParallelLinear(const std::string& name, int64_t out, int64_t in, int tensor_rank, int tensor_size, double init_std,
+                    DType dtype);
+
+  void forward(LayerContext& context, TensorView y, ConstTensorView x);  // Collective.
+  void backward_input(LayerContext& context, TensorView dx, ConstTensorView dy);
+  void backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x);
+
+  Parameter weight;  // [C,K/t]
+  Parameter bias;    // [C], held by every tensor rank
+};
+
+}  // namespace ashlar

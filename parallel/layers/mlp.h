@@ -1,0 +1,42 @@
+// The feed-forward half of a block: column-parallel, activation, row-parallel.
+#pragma once
+
+#include "kernels/activation.h"
+#include "parallel/layers/linear.h"
+
+namespace ashlar {
+
+class Mlp {
+ public:
+  struct Saved {
+    TensorView pre;  // [B,T,F/t] before the activation
+    TensorView act;  // [B,T,F/t] behind it
+  };
+  struct Pending {
+    TensorView dpre;  // [B,T,F/t]
+  };
+
+  Mlp(const std::string& name, int64_t width, int64_t ffn, kernels::Activation activation, int tensor_rank,
+      int tensor_size, double init_std, double output_init_std, DType dtype);
+
+  Saved saved_layout(Arena& arena, const BatchShape& shape) const;
+  Pending pending_layout(Arena& arena, const BatchShape& shape) const;
+
+  // y [B,T,C] without the output bias. Collective.
+  void forward(LayerContext& context, TensorView y, ConstTensorView x, const Saved& saved);
+  // dx [B,T,C]. Collective.
+  void backward_input(LayerContext& context, TensorView dx, const Pending& pending, ConstTensorView dy,
+                      const Saved& saved);
+  void backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x, const Pending& pending,
+                       const Saved& saved);
+
+  ColumnParallelLinear up;  // [F/t,C]
+  RowParallelLinear down;   // [C,F/t]
+
+ private:
+  int64_t local_ffn_;  // F/t
+  kernels::Activation activation_;
+  DType dtype_;
+};
+
+}  // namespace ashlar

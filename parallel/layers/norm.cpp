@@ -1,0 +1,65 @@
+#include "parallel/layers/norm.h"
+
+#include "kernels/activation.h"
+#include "kernels/layernorm.h"
+
+namespace ashlar {
+namespace {
+
+// grad (+)= this micro-batch's part, in micro-batch order.
+void add_part(LayerContext& context, TensorView grad, ConstTensorView part) {
+  if (context.grad_write == kernels::Write::kOverwrite) {
+    context.stream.copy(grad.data, part.data, part.bytes());
+  } else {
+    kernels::add(grad, part, context.stream);
+  }
+}
+
+}  // namespace
+
+LayerNorm::LayerNorm(const std::string& name, int64_t width, double epsilon, DType dtype)
+    : width_(width), epsilon_(epsilon), dtype_(dtype) {
+  gamma.name = name + ".weight";
+  gamma.shard = ShardSpec::replicated({width});
+  gamma.init_mean = 1;
+  beta.name = name + ".bias";
+  beta.shard = ShardSpec::replicated({width});
+  gamma.value.dtype = gamma.grad.dtype = beta.value.dtype = beta.grad.dtype = dtype;
+}
+
+LayerNorm::Saved LayerNorm::saved_layout(Arena& arena, const BatchShape& shape) const {
+  const int64_t rows = shape.batch * shape.seq;
+  Saved saved;
+  saved.out = take_tensor(arena, dtype_, {shape.batch, shape.seq, width_});
+  saved.mean = take_tensor(arena, dtype_, {rows});
+  saved.rstd = take_tensor(arena, dtype_, {rows});
+  return saved;
+}
+
+LayerNorm::Pending LayerNorm::pending_layout(Arena& arena) const {
+  Pending pending;
+  pending.dgamma = take_tensor(arena, dtype_, {width_});
+  pending.dbeta = take_tensor(arena, dtype_, {width_});
+  return pending;
+}
+
+void LayerNorm::forward(LayerContext& context, const Saved& saved, ConstTensorView x) {
+  const Shape rows{x.num_elements() / width_, width_};
+  kernels::layernorm_forward(saved.out.reshaped(rows), saved.mean, saved.rstd, x.reshaped(rows), gamma.value,
+                             beta.value, epsilon_, context.stream);
+}
+
+void LayerNorm::backward_input(LayerContext& context, TensorView dx, const Pending& pending, ConstTensorView dy,
+                               ConstTensorView dresidual, ConstTensorView x, const Saved& saved) {
+  const Shape rows{x.num_elements() / width_, width_};
+  kernels::layernorm_backward(dx.reshaped(rows), pending.dgamma, pending.dbeta, dy.reshaped(rows),
+                              dresidual.data == nullptr ? dresidual : dresidual.reshaped(rows), x.reshaped(rows),
+                              gamma.value, saved.mean, saved.rstd, context.stream);
+}
+
+void LayerNorm::backward_weight(LayerContext& context, const Pending& pending) {
+  add_part(context, gamma.grad, pending.dgamma);
+  add_part(context, beta.grad, pending.dbeta);
+}
+
+}  // namespace ashlar

@@ -1,0 +1,40 @@
+// Layer norm with its parameters, held in full by every tensor rank.
+#pragma once
+
+#include "parallel/layers/layer.h"
+
+namespace ashlar {
+
+class LayerNorm {
+ public:
+  struct Saved {
+    TensorView out;   // [B,T,C]
+    TensorView mean;  // [B*T]
+    TensorView rstd;  // [B*T]
+  };
+  struct Pending {
+    TensorView dgamma;  // [C] of this micro-batch
+    TensorView dbeta;   // [C]
+  };
+
+  LayerNorm(const std::string& name, int64_t width, double epsilon, DType dtype);
+
+  Saved saved_layout(Arena& arena, const BatchShape& shape) const;
+  Pending pending_layout(Arena& arena) const;
+
+  void forward(LayerContext& context, const Saved& saved, ConstTensorView x);
+  // dx = dresidual (when it has data) + gradient through the norm; fills pending.
+  void backward_input(LayerContext& context, TensorView dx, const Pending& pending, ConstTensorView dy,
+                      ConstTensorView dresidual, ConstTensorView x, const Saved& saved);
+  void backward_weight(LayerContext& context, const Pending& pending);
+
+  Parameter gamma;  // [C]
+  Parameter beta;   // [C]
+
+ private:
+  int64_t width_;
+  double epsilon_;
+  DType dtype_;
+};
+
+}  // namespace ashlar

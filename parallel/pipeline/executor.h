@@ -1,0 +1,124 @@
+// Runs one rank's list of actions over its stage chunks. It knows no schedule by name: one walk, one switch.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "parallel/grid/process_grid.h"
+#include "parallel/pipeline/slots.h"
+#include "parallel/pipeline/stage_chunk.h"
+#include "parallel/schedule/schedule.h"
+
+namespace ashlar {
+
+// What gradient traffic means; the optimizer side implements it.
+class ParamSync {
+ public:
+  virtual ~ParamSync() = default;
+  virtual void reduce_grads(int stage) = 0;  // Collective over the data axis: a stage's gradients are complete.
+};
+
+// Loss over counted targets, of this rank's data coordinate, on the last stage; zeros elsewhere.
+struct LossSum {
+  double loss = 0;
+  double num_targets = 0;
+};
+
+// Fills one micro-batch of the running step.
+using BatchReader = std::function<void(int microbatch, MicroBatch& batch)>;
+
+// What may look into a run: tests that inject faults, and the search for the first value that is not finite.
+struct ExecutorHooks {
+  std::function<void(const Action&)> before_action;
+  ActivationHook on_activation;
+};
+
+// Bytes by kind, known before the first step; the arenas are laid out from the same numbers.
+struct PipelineBytes {
+  size_t activations = 0;  // saved by forward, per slot in flight
+  size_t gradients = 0;    // between layers and stages, pending weight gradients
+  size_t workspace = 0;
+  size_t total() const { return activations + gradients + workspace; }
+};
+
+class Executor {
+ public:
+  // `training` and `evaluation` are lowered schedules over the pipeline axis; chunks are this rank's stages in
+  // ascending order. Allocates all memory that the runs need. Throws kInternal when a schedule is invalid.
+  Executor(RankContext& rank, const ProcessGrid& grid, Stream& stream, const Schedule& training,
+           const Schedule& evaluation, std::vector<StageChunk*> chunks, const BatchShape& shape, ParamSync& sync);
+
+  // Collective over the model group; blocks the host at the end. Allocates nothing. Gradients of the loss sum times
+  // `grad_scale` lie in the parameters' grad tensors afterwards. `step` is for reports.
+  LossSum train(const BatchReader& reader, double grad_scale, int64_t step);
+  // The same walk over the forward-only list.
+  LossSum evaluate(const BatchReader& reader, int64_t step);
+
+  void set_hooks(ExecutorHooks hooks) { hooks_ = std::move(hooks); }
+  const ExecutorHooks& hooks() const { return hooks_; }
+  const PipelineBytes& bytes() const { return bytes_; }
+
+ private:
+  // A list prepared for running: each action with its text and slot events.
+  struct Step {
+    Action action;
+    std::string text;
+    SlotEvents slots;
+  };
+  struct Program {
+    std::vector<Step> steps;
+    int num_microbatches = 0;
+  };
+  // A chunk with its memory.
+  struct Stage {
+    StageChunk* chunk = nullptr;
+    bool next_is_here = false;  // the neighbour stages live on this rank
+    bool previous_is_here = false;
+    int next_rank = 0;  // pipeline ranks of the neighbours
+    int previous_rank = 0;
+    std::array<SlotPool, 3> pools;  // by SlotKind
+    std::vector<StageChunk::ActivationSlot> activations;
+    std::vector<Work> receiving_activation;  // by activation slot
+    std::vector<Work> sending_activation;
+    std::vector<TensorView> output_gradients;  // [B,T,C]
+    std::vector<Work> receiving_gradient;
+    std::vector<StageChunk::GradientSlot> gradients;  // by pending slot; one shared slot when backward is not split
+    std::array<TensorView, 2> input_gradients;        // [B,T,C], take turns on their way out
+    std::array<Work, 2> sending_gradient;
+    int turn = 0;
+  };
+
+  Program prepare(const Schedule& schedule, bool forward_only) const;
+  void lay_out(Arena& arena);
+  LossSum run(const Program& program, const BatchReader& reader, double grad_scale, bool training, int64_t step);
+  void perform(const Action& action, const BatchReader& reader);
+  void forward(Stage& stage, int microbatch, const BatchReader& reader);
+  void backward(Stage& stage, const Action& action);
+  void take_slots(const std::vector<SlotEvent>& events);
+  void release_slots(const std::vector<SlotEvent>& events);
+  Stage& stage_of(int stage);
+  Work transfer(Transfer::Direction direction, int peer, const Action& action, TensorView data);
+
+  RankContext& rank_;
+  const ProcessGrid& grid_;
+  Stream& stream_;
+  const Schedule training_schedule_;
+  const Schedule evaluation_schedule_;
+  BatchShape shape_;
+  ParamSync& sync_;
+  ExecutorHooks hooks_;
+  Program training_program_;
+  Program evaluation_program_;
+  std::vector<Stage> stages_;
+  std::vector<int> stage_index_;  // by global stage, -1 when another rank owns it
+  Buffer buffer_;
+  Arena workspace_;
+  TensorView loss_sums_;  // [micro-batches] fp64
+  std::vector<double> num_targets_;
+  PipelineBytes bytes_;
+  std::unique_ptr<LayerContext> context_;
+};
+
+}  // namespace ashlar

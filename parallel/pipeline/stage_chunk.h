@@ -1,0 +1,77 @@
+// The layers of one pipeline stage, and where one micro-batch keeps its activations and gradients.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "parallel/layers/layer.h"
+
+namespace ashlar {
+
+// Called with each layer's input before it and each layer's output behind it, in order; may change the tensor (fault
+// injection) or look at it (search for the first bad value). `layer` is an index within the stage.
+using ActivationHook = std::function<void(int stage, int microbatch, int layer, bool is_output, TensorView activation)>;
+
+class StageChunk {
+ public:
+  // One micro-batch from its forward until its last backward.
+  struct ActivationSlot {
+    MicroBatch batch;                 // on the first and the last stage
+    TensorView input;                 // [B,T,C], not on the first stage
+    std::vector<TensorView> outputs;  // [B,T,C] of each layer that has one
+    std::vector<Arena> saved;         // of each layer
+    TensorView losses;                // [B,T], on the last stage
+  };
+  // The gradients between layers and what backward_weight needs. When backward is not split, all layers share one
+  // pending region and two gradient buffers take turns.
+  struct GradientSlot {
+    std::vector<TensorView> between;  // [B,T,C] gradient of the output of each layer but the last
+    std::vector<Arena> pending;       // of each layer
+  };
+
+  StageChunk(int stage, bool is_first, bool is_last, std::vector<std::unique_ptr<Layer>> layers, int64_t width,
+             DType dtype);
+
+  int stage() const { return stage_; }
+  bool is_first() const { return is_first_; }
+  bool is_last() const { return is_last_; }
+  const std::vector<std::unique_ptr<Layer>>& layers() const { return layers_; }
+  std::vector<Parameter*> parameters() const;
+
+  // The same code counts (counting arena) and lays out (real arena).
+  ActivationSlot activation_layout(Arena& arena, const BatchShape& shape) const;
+  GradientSlot gradient_layout(Arena& arena, const BatchShape& shape, bool split_backward) const;
+  TensorView boundary_layout(Arena& arena, const BatchShape& shape) const;  // [B,T,C] between two stages
+  size_t workspace_bytes(const BatchShape& shape) const;
+  size_t saved_bytes(const BatchShape& shape) const;  // what activation_layout takes
+
+  // Stream-ordered; Collective over the tensor axis.
+  void forward(LayerContext& context, ActivationSlot& slot, int microbatch, const ActivationHook& hook);
+  // dinput and doutput [B,T,C]: gradients of the stage's input (not on the first stage) and output (not on the last).
+  void backward_input(LayerContext& context, ActivationSlot& slot, GradientSlot& grads, TensorView dinput,
+                      ConstTensorView doutput);
+  void backward_weight(LayerContext& context, ActivationSlot& slot, GradientSlot& grads, ConstTensorView doutput);
+  void backward(LayerContext& context, ActivationSlot& slot, GradientSlot& grads, TensorView dinput,
+                ConstTensorView doutput);
+
+  TensorView output(const ActivationSlot& slot) const { return slot.outputs.back(); }
+
+ private:
+  size_t num_layers() const { return layers_.size(); }
+  ConstTensorView input_of(const ActivationSlot& slot, size_t layer) const;
+  ConstTensorView doutput_of(const GradientSlot& grads, ConstTensorView doutput, size_t layer) const;
+  void layer_backward_input(size_t layer, LayerContext& context, ActivationSlot& slot, GradientSlot& grads,
+                            TensorView dinput, ConstTensorView doutput);
+  void layer_backward_weight(size_t layer, LayerContext& context, ActivationSlot& slot, GradientSlot& grads,
+                             ConstTensorView doutput);
+
+  int stage_;
+  bool is_first_;
+  bool is_last_;
+  std::vector<std::unique_ptr<Layer>> layers_;
+  int64_t width_;
+  DType dtype_;
+};
+
+}  // namespace ashlar

@@ -1,0 +1,97 @@
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "parallel/train/training.h"
+
+namespace ashlar {
+namespace {
+
+bool all_finite(ConstTensorView x) {
+  const auto check = [count = x.num_elements()](const auto* data) {
+    return std::all_of(data, data + count, [](auto value) { return std::isfinite(value); });
+  };
+  return x.dtype == DType::kF64 ? check(x.as<double>()) : check(x.as<float>());
+}
+
+// The first bad activation of a rank, ordered as the forward pass meets them.
+struct Finding {
+  int microbatch, stage, layer, is_output, world_rank;
+  auto key() const { return std::tie(microbatch, stage, layer, is_output, world_rank); }
+};
+
+std::string first_bad_gradient(const Training& training) {
+  for (const ParameterStore::Entry& entry : training.store.entries()) {
+    if (!all_finite(entry.parameter->grad)) {
+      return fmt::format("rank {} ({}): the gradient of {} is not finite", training.rank.world.rank(),
+                         training.grid.coordinate().text(), entry.parameter->name);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string find_non_finite(Training& training, const SampleSource& source) {
+  std::vector<Finding> found;
+  const ExecutorHooks earlier = training.executor.hooks();
+  ExecutorHooks hooks = earlier;
+  hooks.on_activation = [&](int stage, int microbatch, int layer, bool is_output, TensorView activation) {
+    if (earlier.on_activation) {
+      earlier.on_activation(stage, microbatch, layer, is_output, activation);
+    }
+    training.stream->synchronize();
+    if (found.empty() && !all_finite(activation)) {
+      found.push_back({microbatch, stage, layer, is_output, training.rank.world.rank()});
+    }
+  };
+  training.executor.set_hooks(hooks);
+  const int64_t consumed = training.state.consumed_samples;
+  const auto sample_of = [&](int microbatch, int data_rank) {
+    return first_sample(consumed, microbatch, data_rank, training.grid.shape().data, training.options.micro_batch_size);
+  };
+  training.executor.evaluate(
+      [&](int microbatch, MicroBatch& batch) {
+        fill_batch(batch, source, sample_of(microbatch, training.grid.coordinate().data));
+      },
+      training.state.iteration + 1);
+  training.executor.set_hooks(earlier);
+
+  std::string line;
+  if (!found.empty()) {
+    const Finding& at = found.front();
+    line = fmt::format("{} {} {} {} {}", at.microbatch, at.stage, at.layer, at.is_output, at.world_rank);
+  }
+  const std::vector<std::string> lines = all_gather_text(training.rank.world, line);
+  std::vector<Finding> all;
+  for (const std::string& text : lines) {
+    Finding at{};
+    if (std::sscanf(text.c_str(), "%d %d %d %d %d", &at.microbatch, &at.stage, &at.layer, &at.is_output,
+                    &at.world_rank) == 5) {
+      all.push_back(at);
+    }
+  }
+  if (all.empty()) {
+    for (const std::string& text : all_gather_text(training.rank.world, first_bad_gradient(training))) {
+      if (!text.empty()) {
+        return "all activations are finite; " + text;
+      }
+    }
+    return "a second run of the forward passes found every activation finite";
+  }
+  const Finding first =
+      *std::min_element(all.begin(), all.end(), [](const Finding& a, const Finding& b) { return a.key() < b.key(); });
+  const GridCoordinate at = coordinate_of(training.grid.shape(), rank_order(training.options), first.world_rank);
+  const std::vector<std::string> names = all_gather_text(
+      training.rank.world,
+      training.chunks.front()
+          ->layers()[std::min<size_t>(static_cast<size_t>(first.layer), training.chunks.front()->layers().size() - 1)]
+          ->name());
+  const int64_t sample = sample_of(first.microbatch, at.data);
+  return fmt::format("first on rank {} ({}), stage {}, in the {} of {}, micro-batch {} (samples {} to {})",
+                     first.world_rank, at.text(), first.stage, first.is_output ? "output" : "input",
+                     names[static_cast<size_t>(first.world_rank)], first.microbatch, sample,
+                     sample + training.options.micro_batch_size - 1);
+}
+
+}  // namespace ashlar

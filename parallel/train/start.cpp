@@ -1,0 +1,130 @@
+#include "parallel/train/start.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "parallel/model/hf_gpt2.h"
+#include "runtime/base/hash.h"
+
+namespace ashlar {
+namespace {
+
+// One size or choice of a Hugging Face config.json: it sets the option, and a flag that says otherwise is an error.
+template <typename T>
+void take(const ParsedCommand& command, const char* flag, T& option, const T& from_file) {
+  const bool given = std::find(command.given.begin(), command.given.end(), flag) != command.given.end();
+  REQUIRE(!given || option == from_file, ErrorCode::kUsage,
+          "--{} {} contradicts --load-hf {}: its config.json says {}; leave the flag out or give {}", flag, option,
+          command.options.load_hf, from_file, from_file);
+  option = from_file;
+}
+
+void take_hf_config(ParsedCommand& command) {
+  TrainOptions& options = command.options;
+  const HfConfig config = read_hf_config(options.load_hf);
+  take(command, "num-layers", options.num_layers, config.num_layers);
+  take(command, "hidden-size", options.hidden_size, config.width);
+  take(command, "num-attention-heads", options.num_attention_heads, config.num_heads);
+  take(command, "ffn-hidden-size", options.ffn_hidden_size, config.ffn);
+  take(command, "max-position-embeddings", options.max_position_embeddings, config.max_positions);
+  take(command, "vocab-size", options.vocab_size, config.vocab);
+  take(command, "norm-epsilon", options.norm_epsilon, config.norm_epsilon);
+  take(command, "activation", options.gelu_erf, config.activation == kernels::Activation::kGeluErf);
+  take(command, "untie-embeddings-and-output-weights", options.untie_embeddings_and_output_weights, !config.tied);
+  if (options.seq_length == 0) {
+    options.seq_length = options.max_position_embeddings;
+  }
+}
+
+void take_vocabulary(TrainOptions& options) {
+  const auto tokenizer = make_tokenizer(options.tokenizer_type, options.vocab_size);
+  if (options.vocab_size == 0 || options.tokenizer_type == "NullTokenizer") {
+    options.vocab_size = tokenizer->vocab_size();
+  }
+}
+
+// Collective. Names the first setting that differs between ranks.
+void require_same_settings(RankContext& rank, const TrainOptions& options) {
+  const std::vector<std::string> all = all_gather_text(rank.world, options_json(options).dump());
+  agree(rank.world, [&] {
+    for (size_t other = 1; other < all.size(); ++other) {
+      if (all[other] == all[0]) {
+        continue;
+      }
+      const auto first = nlohmann::json::parse(all[0]);
+      const auto second = nlohmann::json::parse(all[other]);
+      for (const auto& [name, value] : first.items()) {
+        REQUIRE(second.at(name) == value, ErrorCode::kUsage,
+                "ranks were given different settings: --{} is {} on rank 0 and {} on rank {}", name, value.dump(),
+                second.at(name).dump(), other);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+ParsedCommand start_command(RankContext& rank, const std::vector<std::string>& args) {
+  ParsedCommand command;
+  agree(rank.world, [&] {
+    command = parse_train_options(args);
+    if (command.print) {
+      return;
+    }
+    if (!command.options.load_hf.empty()) {
+      take_hf_config(command);
+    }
+    take_vocabulary(command.options);
+    validate_options(command.options);
+  });
+  if (command.print) {
+    return command;
+  }
+  rank.recorder.set_timeout(command.options.distributed_timeout_seconds);
+  require_same_settings(rank, command.options);
+  if (rank.world.rank() == 0) {
+    for (const std::string& note : command.notes) {
+      rank.log.info("{}", note);
+    }
+  }
+  return command;
+}
+
+TrainOptions resolve_for_world(RankContext& rank, const TrainOptions& options) {
+  TrainOptions resolved;
+  agree(rank.world, [&] { resolved = resolve_options(options, rank.world.size()); });
+  return resolved;
+}
+
+DataSources open_data(RankContext& rank, const TrainOptions& options) {
+  DataSources sources;
+  agree(rank.world, [&] {
+    const auto tokenizer = make_tokenizer(options.tokenizer_type, options.vocab_size - 1);
+    DataOptions data;
+    data.data_path = options.data_path;
+    data.train_data_path = options.train_data_path;
+    data.valid_data_path = options.valid_data_path;
+    data.split = options.split;
+    data.mock_data = options.mock_data;
+    data.need_valid = options.eval_interval > 0;
+    data.samples = {.seq_length = options.seq_length,
+                    .vocab_size = options.vocab_size,
+                    .eod_token = tokenizer->eod(),
+                    .eod_mask_loss = options.eod_mask_loss,
+                    .order = parse_data_order(options.data_order),
+                    .seed = static_cast<uint64_t>(options.seed)};
+    sources = open_datasets(data);
+  });
+  const std::vector<std::string> all = all_gather_text(rank.world, fmt::format("{:016x}", sources.fingerprint));
+  agree(rank.world, [&] {
+    for (size_t other = 1; other < all.size(); ++other) {
+      REQUIRE(all[other] == all[0], ErrorCode::kData,
+              "ranks see different data under --data-path: fingerprint {} on rank 0, {} on rank {}; is the path the "
+              "same file on every host?",
+              all[0], all[other], other);
+    }
+  });
+  return sources;
+}
+
+}  // namespace ashlar

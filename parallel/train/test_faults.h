@@ -1,0 +1,28 @@
+// The faults of the test options (--test-hang, --test-nan, --test-write-fault): a documented way to see how a job ends.
+#pragma once
+
+#include "parallel/train/training.h"
+#include "runtime/checkpoint/storage.h"
+
+namespace ashlar {
+
+class TestFaults {
+ public:
+  explicit TestFaults(const TrainOptions& options);
+
+  // Hooks that put the faults into the steps of `training`, which must outlive the run.
+  void install(Training& training) const;
+  // Sleeps for ever when this rank is to hang before the checkpoint of its present step.
+  void before_checkpoint(const Training& training) const;
+  // What the disk does to this rank.
+  StorageOptions storage(const Training& training) const;
+  // Whether a failed write shall end the process at once instead of being reported.
+  bool kill_on_write_fault() const { return write_ && write_->kill; }
+
+ private:
+  std::optional<TestPoint> hang_;
+  std::optional<TestPoint> nan_;
+  std::optional<TestPoint> write_;
+};
+
+}  // namespace ashlar

@@ -1,0 +1,139 @@
+#include "parallel/train/train_checkpoint.h"
+
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "parallel/train/flags.h"
+#include "runtime/checkpoint/manifest.h"
+
+namespace ashlar {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Settings that make the model what it is: a checkpoint with others does not fit.
+constexpr std::array kModelFlags = {
+    "num-layers",
+    "hidden-size",
+    "num-attention-heads",
+    "ffn-hidden-size",
+    "max-position-embeddings",
+    "vocab-size",
+    "norm-epsilon",
+    "activation",
+    "untie-embeddings-and-output-weights",
+    "optimizer",
+};
+// Settings that change how training goes on; allowed to differ, but said.
+constexpr std::array kTrainingFlags = {
+    "global-batch-size", "seq-length",      "seed",         "data-order", "lr",         "min-lr",   "lr-decay-style",
+    "lr-decay-iters",    "lr-warmup-iters", "weight-decay", "adam-beta1", "adam-beta2", "adam-eps", "clip-grad",
+    "eod-mask-loss",
+};
+
+fs::path iteration_directory(const std::string& directory, int64_t iteration) {
+  return fs::path(directory) / fmt::format("iter_{:07}", iteration);
+}
+
+// The inverse of options_json, for settings that still exist.
+TrainOptions options_from_json(const nlohmann::json& json) {
+  TrainOptions options;
+  const auto text_of = [](const nlohmann::json& value) {
+    return value.is_string() ? value.get<std::string>() : value.dump();
+  };
+  for (const auto& [name, value] : json.items()) {
+    const Flag* flag = find_flag(name);
+    if (flag == nullptr || flag->status != FlagStatus::kDone || value.is_null()) {
+      continue;
+    }
+    std::vector<std::string> values;
+    if (value.is_array()) {
+      for (const nlohmann::json& part : value) {
+        values.push_back(text_of(part));
+      }
+    } else {
+      values.push_back(text_of(value));
+    }
+    apply_flag(*flag, values, "the checkpoint's " + name, options);
+  }
+  return options;
+}
+
+void compare_settings(const Training& training, const nlohmann::json& saved, const std::string& directory) {
+  const nlohmann::json now = options_json(training.options);
+  for (const char* flag : kModelFlags) {
+    REQUIRE(!saved.contains(flag) || !now.contains(flag) || saved[flag] == now[flag], ErrorCode::kCheckpoint,
+            "--load {}: --{} is {} here, but the checkpoint was written with {}; give --{} {} or another --load",
+            directory, flag, now[flag].dump(), saved[flag].dump(), flag, saved[flag].dump());
+  }
+  if (training.rank.world.rank() != 0) {
+    return;
+  }
+  for (const char* flag : kTrainingFlags) {
+    if (saved.contains(flag) && now.contains(flag) && saved[flag] != now[flag]) {
+      training.rank.log.warning("--load {}: --{} was {}, is {} now; losses will differ from an uninterrupted run",
+                                directory, flag, saved[flag].dump(), now[flag].dump());
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<NamedSlice> checkpoint_slices(const Training& training, bool with_optimizer) {
+  std::vector<NamedSlice> slices;
+  const auto& entries = training.store.entries();
+  const auto add = [&](const std::string& kind, auto&& tensor_of) {
+    for (size_t at = 0; at < entries.size(); ++at) {
+      const ParameterStore::Entry& entry = entries[at];
+      if (!entry.shares_value) {
+        slices.push_back({kind + "/" + entry.parameter->name, entry.parameter->shard, tensor_of(at),
+                          entry.counted && training.grid.coordinate().data == 0});
+      }
+    }
+  };
+  add("model", [&](size_t at) { return entries[at].parameter->value; });
+  if (with_optimizer && training.optimizer.state_bytes() > 0) {
+    add("adam_m", [&](size_t at) { return training.optimizer.moments()[at].first; });
+    add("adam_v", [&](size_t at) { return training.optimizer.moments()[at].second; });
+  }
+  return slices;
+}
+
+void save_training(Training& training, const std::string& directory, uint64_t data_fingerprint,
+                   const StorageOptions& storage) {
+  const std::vector<NamedSlice> slices = checkpoint_slices(training, true);
+  const nlohmann::json state = {{"iteration", training.state.iteration},
+                                {"consumed_samples", training.state.consumed_samples},
+                                {"num_updates", training.optimizer.num_updates()},
+                                {"data_fingerprint", data_fingerprint},
+                                {"options", options_json(training.options)}};
+  save_checkpoint(training.rank, {directory, training.state.iteration, slices, storage}, state);
+}
+
+std::optional<int64_t> load_training(Training& training, const std::string& directory, uint64_t data_fingerprint) {
+  const std::optional<int64_t> iteration = find_checkpoint(training.rank, directory);
+  if (!iteration) {
+    return std::nullopt;
+  }
+  agree(training.rank.world, [&] {
+    const Manifest manifest = read_manifest(iteration_directory(directory, *iteration), *iteration);
+    compare_settings(training, manifest.state.at("options"), directory);
+  });
+  const std::vector<NamedSlice> slices = checkpoint_slices(training, true);
+  const nlohmann::json state = load_checkpoint(training.rank, directory, *iteration, slices);
+  training.state.iteration = state.at("iteration").get<int64_t>();
+  training.state.consumed_samples = state.at("consumed_samples").get<int64_t>();
+  training.optimizer.set_num_updates(state.at("num_updates").get<int64_t>());
+  if (training.rank.world.rank() == 0 && state.at("data_fingerprint").get<uint64_t>() != data_fingerprint) {
+    training.rank.log.warning("--load {}: the training data is not that of the run that saved", directory);
+  }
+  return iteration;
+}
+
+TrainOptions saved_options(const std::string& directory, int64_t iteration) {
+  const Manifest manifest = read_manifest(iteration_directory(directory, iteration), iteration);
+  return options_from_json(manifest.state.at("options"));
+}
+
+}  // namespace ashlar

@@ -1,0 +1,32 @@
+// A training run as a checkpoint: which tensors, which state, and back.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/train/training.h"
+#include "runtime/checkpoint/checkpoint.h"
+
+namespace ashlar {
+
+// This rank's slices of all weights ("model/...") and, when `with_optimizer`, of both moments ("adam_m/...",
+// "adam_v/..."). Every tensor slice is owned by one rank: data rank 0, tensor rank 0 where it is not split, the first
+// use where it is tied.
+std::vector<NamedSlice> checkpoint_slices(const Training& training, bool with_optimizer);
+
+// Collective. Blocks the host. Saves weights, moments and state as iteration training.state.iteration under
+// `directory`. `data_fingerprint` is DataSources::fingerprint.
+void save_training(Training& training, const std::string& directory, uint64_t data_fingerprint,
+                   const StorageOptions& storage = {});
+
+// Collective. Blocks the host. Goes on from the newest whole checkpoint under `directory`; empty when there is none.
+// Throws Error(kCheckpoint) naming the flag when the model has other sizes, and says in one line each what else differs
+// from the run that saved (data, batch size, seed, learning rate, ...).
+std::optional<int64_t> load_training(Training& training, const std::string& directory, uint64_t data_fingerprint);
+
+// Blocks the host. The settings of the run that saved an iteration.
+TrainOptions saved_options(const std::string& directory, int64_t iteration);
+
+}  // namespace ashlar

@@ -1,0 +1,175 @@
+#include "parallel/train/verify_layout.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <sstream>
+
+#include "runtime/base/hash.h"
+
+namespace ashlar {
+namespace {
+
+struct Trace {
+  std::vector<double> losses;
+  std::vector<double> grad_norms;
+};
+
+Trace run_steps(Training& training, const SampleSource& source, int64_t steps) {
+  Trace trace;
+  for (int64_t step = 0; step < steps; ++step) {
+    const StepResult result = train_step(training, source);
+    REQUIRE(result.finite, ErrorCode::kNumerics, "--verify-layout: the loss of step {} is not finite", step + 1);
+    trace.losses.push_back(result.loss);
+    trace.grad_norms.push_back(result.grad_norm);
+  }
+  return trace;
+}
+
+TrainOptions one_rank_options(TrainOptions options) {
+  options.tensor_model_parallel_size = 1;
+  options.pipeline_model_parallel_size = 1;
+  options.decoder_first_pipeline_num_layers.reset();
+  options.decoder_last_pipeline_num_layers.reset();
+  options.world_size = 0;
+  options.data_parallel_size = 0;
+  options.num_microbatches = 0;
+  return resolve_options(options, 1);
+}
+
+double relative(double a, double b) {
+  return std::abs(a - b) / std::max(std::abs(b), 1e-30);
+}
+
+// Keeps the first difference and the worst figures.
+class Comparison {
+ public:
+  explicit Comparison(LayoutReport& report) : report_(report) {}
+
+  void number(const char* what, size_t step, double grid, double one, double tolerance, double& worst) {
+    const double error = relative(grid, one);
+    worst = std::max(worst, error);
+    differ(error <= tolerance,
+           fmt::format("{} of step {}: {} on the grid, {} on one rank, relative difference {:.2e}, allowed {:.0e}",
+                       what, step + 1, grid, one, error, tolerance));
+  }
+  void differ(bool equal, const std::string& text) {
+    if (!equal && report_.equal) {
+      report_.equal = false;
+      report_.first_difference = text;
+    }
+  }
+
+ private:
+  LayoutReport& report_;
+};
+
+// Sums of squares of (ours - reference) and of the reference over this rank's part of a tensor.
+void add_squares(const Parameter& parameter, const float* reference, bool skip_keys, double sums[2]) {
+  const float* ours = parameter.value.as<float>();
+  const int64_t third = parameter.shard.global.num_elements() / 3;
+  parameter.shard.for_each_run([&](int64_t local, int64_t global, int64_t length) {
+    for (int64_t at = 0; at < length; ++at) {
+      if (skip_keys && global + at >= third && global + at < 2 * third) {
+        continue;
+      }
+      const double expected = static_cast<double>(reference[global + at]);
+      const double error = static_cast<double>(ours[local + at]) - expected;
+      sums[0] += error * error;
+      sums[1] += expected * expected;
+    }
+  });
+}
+
+// Collective. Holders of the same slice, anywhere in the world, must hold the same bits.
+void compare_replicas(const Training& training, Comparison& comparison) {
+  std::string mine;
+  for (const ParameterStore::Entry& entry : training.store.entries()) {
+    const Parameter& parameter = *entry.parameter;
+    mine += fmt::format("{} {} {:016x}\n", parameter.name, parameter.shard.is_split() ? parameter.shard.index : 0,
+                        hash_bytes(parameter.value.data, parameter.value.bytes()));
+  }
+  std::map<std::string, std::pair<std::string, int>> seen;  // slice -> hash, rank
+  const std::vector<std::string> all = all_gather_text(training.rank.world, mine);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    std::istringstream lines(all[rank]);
+    std::string name, part, hash;
+    while (lines >> name >> part >> hash) {
+      const auto [found, is_new] = seen.try_emplace(name + " part " + part, hash, static_cast<int>(rank));
+      comparison.differ(is_new || found->second.first == hash, fmt::format("{}: ranks {} and {} hold different bits",
+                                                                           found->first, found->second.second, rank));
+    }
+  }
+}
+
+}  // namespace
+
+LayoutReport verify_layout(RankContext& rank, const TrainOptions& options, const SampleSource& source, int64_t steps,
+                           const LayoutTolerance& tolerance) {
+  Training grid(rank, options);
+  const Trace grid_trace = run_steps(grid, source, steps);
+
+  // Rank 0 alone runs the reference; the others wait for its first broadcast, so the deadline grows with the work.
+  const double deadline = rank.recorder.timeout_seconds();
+  rank.recorder.set_timeout(deadline * 2 + 600);
+  Trace one_trace;
+  std::map<std::string, std::vector<float>> reference;
+  agree(rank.world, [&] {
+    if (rank.world.rank() != 0) {
+      return;
+    }
+    run_thread_ranks(1, [&](RankContext& alone) {
+      Training one(alone, one_rank_options(options));
+      one_trace = run_steps(one, source, steps);
+      for (const ParameterStore::Entry& entry : one.store.entries()) {
+        const Parameter& parameter = *entry.parameter;
+        auto& values = reference[parameter.name];
+        values.resize(static_cast<size_t>(parameter.shard.global.num_elements()));
+        parameter.shard.for_each_run([&](int64_t local, int64_t global, int64_t length) {
+          std::copy_n(parameter.value.as<float>() + local, length, values.data() + global);
+        });
+      }
+    });
+  });
+  rank.recorder.set_timeout(deadline);
+
+  LayoutReport report;
+  Comparison comparison(report);
+  one_trace.losses.resize(static_cast<size_t>(steps));
+  one_trace.grad_norms.resize(static_cast<size_t>(steps));
+  rank.world.broadcast(view_of(one_trace.losses.data(), {steps}), 0, *grid.stream).wait_host();
+  rank.world.broadcast(view_of(one_trace.grad_norms.data(), {steps}), 0, *grid.stream).wait_host();
+  for (size_t step = 0; step < static_cast<size_t>(steps); ++step) {
+    comparison.number("loss", step, grid_trace.losses[step], one_trace.losses[step], tolerance.loss, report.worst_loss);
+    comparison.number("gradient norm", step, grid_trace.grad_norms[step], one_trace.grad_norms[step],
+                      tolerance.grad_norm, report.worst_grad_norm);
+  }
+
+  const bool adam = options.optimizer != "sgd";
+  const double allowed = adam ? tolerance.weights_adam : tolerance.weights_sgd;
+  for (const GlobalParameter& tensor : global_parameters(grid.config)) {
+    std::vector<float>& values = reference[tensor.name];
+    values.resize(static_cast<size_t>(tensor.shape.num_elements()));
+    rank.world.broadcast(view_of(values.data(), {tensor.shape.num_elements()}), 0, *grid.stream).wait_host();
+    double sums[2] = {0, 0};
+    for (const ParameterStore::Entry& entry : grid.store.entries()) {
+      if (entry.parameter->name == tensor.name && entry.counted) {
+        add_squares(*entry.parameter, values.data(), adam && tensor.name.ends_with("attn.c_attn.bias"), sums);
+      }
+    }
+    rank.world.all_reduce(view_of(sums, {2}), ReduceOp::kSum, *grid.stream).wait_host();
+    const double error = std::sqrt(sums[0] / std::max(sums[1], 1e-30));
+    if (error > report.worst_weights) {
+      report.worst_weights = error;
+      report.worst_tensor = tensor.name;
+    }
+    comparison.differ(error <= allowed, fmt::format("{}: relative L2 difference {:.2e} after {} steps, allowed {:.0e}",
+                                                    tensor.name, error, steps, allowed));
+    ++report.num_tensors;
+    std::vector<float>().swap(values);
+  }
+  compare_replicas(grid, comparison);
+  return report;
+}
+
+}  // namespace ashlar

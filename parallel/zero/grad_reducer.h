@@ -1,0 +1,29 @@
+// Where gradients meet: across the data axis in buckets, and between the two uses of a tied table.
+#pragma once
+
+#include "parallel/pipeline/executor.h"
+#include "parallel/zero/parameter_store.h"
+
+namespace ashlar {
+
+class GradReducer final : public ParamSync {
+ public:
+  // `bucket_elements` (--ddp-bucket-size) is the largest piece of one all-reduce.
+  GradReducer(const ProcessGrid& grid, Stream& stream, ParameterStore& store, int64_t bucket_elements);
+
+  // Collective over the data axis: sums a stage's gradients over the data ranks, bucket by bucket.
+  void reduce_grads(int stage) override;
+
+  // Collective over the embedding group: one gradient for both uses of a tied table, embedding first.
+  void combine_tied();
+
+ private:
+  void sum_over_embedding_group(const ParameterStore::Entry& entry);
+
+  const ProcessGrid& grid_;
+  Stream& stream_;
+  ParameterStore& store_;
+  size_t bucket_bytes_;
+};
+
+}  // namespace ashlar

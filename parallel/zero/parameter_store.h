@@ -1,0 +1,55 @@
+// The flat arenas of parameters and gradients of one rank, and who counts each tensor.
+#pragma once
+
+#include <vector>
+
+#include "parallel/grid/process_grid.h"
+#include "parallel/layers/parameter.h"
+
+namespace ashlar {
+
+// Parameters lie in one arena, their gradients in another, both in stage order, each tensor aligned to 64 bytes. A tied
+// copy on the rank that also holds the first use shares its value and has only a gradient, behind all others.
+class ParameterStore {
+ public:
+  struct Entry {
+    Parameter* parameter = nullptr;
+    int stage = 0;
+    bool counted = false;       // this rank's slice enters the global norm and the checkpoint
+    bool shares_value = false;  // a tied copy beside its first use
+    size_t grad_offset = 0;     // bytes into the gradient arena
+  };
+  // Bytes [begin, end) of the gradient arena that hold a stage's gradients.
+  struct StageRange {
+    int stage = 0;
+    size_t begin = 0;
+    size_t end = 0;
+  };
+
+  // Lays out and binds the parameters of `stages` (this rank's, ascending): parameters[i] belongs to stages[i]. Values
+  // and gradients start at zero.
+  ParameterStore(Device& device, const ProcessGrid& grid, const std::vector<int>& stages,
+                 const std::vector<std::vector<Parameter*>>& parameters, DType dtype);
+
+  // Starting values: a pure function of seed, tensor name and global element index.
+  void initialize(uint64_t seed);
+  // Makes the whole tensors that some ranks hold in full really equal, when they were set from outside. Pure on memory.
+  const std::vector<Entry>& entries() const { return entries_; }
+  const std::vector<StageRange>& stage_ranges() const { return stage_ranges_; }
+  TensorView grads(size_t begin_byte, size_t end_byte) const;  // [n] of the gradient arena
+
+  // Trainable values that this rank updates (a shared value once); elements without padding between tensors.
+  int64_t num_local_elements() const;
+  size_t value_bytes() const { return values_.bytes(); }
+  size_t grad_bytes() const { return grads_.bytes(); }
+  uint64_t hash_values() const;  // of this rank's parameters, in order
+
+ private:
+  DType dtype_;
+  Buffer values_;
+  Buffer grads_;
+  std::vector<Entry> entries_;
+  std::vector<StageRange> stage_ranges_;
+};
+
+}  // namespace ashlar
