@@ -47,6 +47,14 @@ TEST(RenderText, WidthsFollowTheTimes) {
             "text: total 20, bubble 0.0 %\n");
 }
 
+TEST(RenderText, TransfersAndReductionsThatTakeTime) {
+  const ActionCosts costs{.send = 1, .receive = 1, .reduce_grads = 2, .receive_blocks = true};
+  EXPECT_EQ(render_text(simulate(lower(make_one_f_one_b(2, 1)), costs)),
+            "rank 0 |F0|s0|r0         |B0   |R    |\n"
+            "rank 1 |r0   |F0|B0   |s0|R    ......|\n"
+            "1f1b: total 10, bubble 70.0 %\n");
+}
+
 TEST(RenderSvg, HoldsEveryActionThatTakesTime) {
   Timeline timeline = simulate(lower(make_one_f_one_b(2, 2)));
   timeline.name = "a<b & c";
