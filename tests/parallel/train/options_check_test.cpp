@@ -262,6 +262,7 @@ TEST(Data, SourcesAndSplits) {
 TEST(Files, Contradictions) {
   EXPECT_THAT(resolve_refusal({"--save-interval", "5"}), HasSubstr("needs --save DIR"));
   EXPECT_THAT(resolve_refusal({"--load", "a", "--load-hf", "b"}), HasSubstr("both bring weights"));
+  EXPECT_NO_THROW(validate_options(legal_options({"--load", "a", "--save", "a", "--load-hf", "b"})));
 }
 
 TEST(Values, AreCheckedWithoutAParserToo) {
@@ -271,24 +272,6 @@ TEST(Values, AreCheckedWithoutAParserToo) {
   o.adam_beta1 = 1;
   EXPECT_THAT(refusal([&] { validate_options(o); }),
               AllOf(HasSubstr("--clip-grad"), HasSubstr("--optimizer"), HasSubstr("--adam-beta1")));
-}
-
-// Case: N lonely processes instead of one job.
-TEST(Launcher, LonelyProcessesAreRefused) {
-  std::map<std::string, std::string> environment;
-  const auto variable = [&](const char* name) -> const char* {
-    const auto found = environment.find(name);
-    return found == environment.end() ? nullptr : found->second.c_str();
-  };
-  EXPECT_NO_THROW(check_launcher(1, variable));
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}) {
-    environment = {{name, "2"}};
-    EXPECT_THAT(refusal([&] { check_launcher(1, variable); }),
-                AllOf(HasSubstr(std::string(name) + "=2"), HasSubstr("a world of 1"), HasSubstr("mpirun -np 2")));
-    EXPECT_NO_THROW(check_launcher(2, variable));
-  }
-  environment = {{"OMPI_COMM_WORLD_SIZE", "4"}, {"SLURM_NTASKS", "16"}};
-  EXPECT_NO_THROW(check_launcher(4, variable)) << "mpirun -np 4 in an allocation of 16 tasks";
 }
 
 TEST(TestPoints, AreReadAndChecked) {

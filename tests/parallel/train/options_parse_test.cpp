@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "parallel/train/flags.h"
@@ -474,6 +475,20 @@ TEST(Help, TablesHoldEveryFlag) {
     }
   }
   EXPECT_THAT(refusal([] { parse_train_options({"--help-flags=html"}); }), HasSubstr("=markdown"));
+}
+
+// The README's table is this table.
+TEST(Help, ReadmeHoldsTheTables) {
+  std::ifstream file(ASHLAR_SOURCE_DIR "/README.md");
+  if (!file) {
+    GTEST_SKIP() << "no README.md";
+  }
+  const std::string readme{std::istreambuf_iterator<char>(file), {}};
+  const std::string begin = "<!-- flags -->\n", end = "<!-- /flags -->";
+  const size_t first = readme.find(begin), last = readme.find(end);
+  ASSERT_TRUE(first != std::string::npos && last != std::string::npos) << "no <!-- flags --> ... <!-- /flags -->";
+  EXPECT_EQ(readme.substr(first + begin.size(), last - first - begin.size()), flag_tables(true))
+      << "run scripts/update_readme_flags.sh";
 }
 
 }  // namespace
