@@ -5,7 +5,7 @@
 
 namespace ashlar::kernels::cpu {
 
-// Largest head dim: blocks live on the stack, whose use grows with it (about 0.6 MB in fp32 at the limit).
+// Largest head dim: blocks live on the stack, whose use grows with it (about 1.3 MB in fp32 at the limit).
 inline constexpr int kMaxHeadDim = 256;
 
 struct AttentionSizes {

@@ -73,31 +73,32 @@ inline void register_tile(T* c, int64_t c_row, const T* a, int64_t a_row, int64_
   }
 }
 
-template <typename T, int kRows>
-inline void register_rows(T* c, int64_t c_row, int columns, const T* a, int64_t a_row, int64_t a_col, const T* b,
-                          int64_t b_row, int depth, bool accumulate) {
-  constexpr int kStep = 2 * kLanes<T>;
-  int n = 0;
-  for (; n + kStep <= columns; n += kStep) {
-    register_tile<T, kRows, 2>(c + n, c_row, a, a_row, a_col, b + n, b_row, depth, accumulate);
+template <typename T, int kVectors>
+inline void register_columns(T* c, int64_t c_row, int rows, const T* a, int64_t a_row, int64_t a_col, const T* b,
+                             int64_t b_row, int depth, bool accumulate) {
+  int m = 0;
+  for (; m + kTileRows <= rows; m += kTileRows) {
+    register_tile<T, kTileRows, kVectors>(c + m * c_row, c_row, a + m * a_row, a_row, a_col, b, b_row, depth,
+                                          accumulate);
   }
-  if (n < columns) {
-    register_tile<T, kRows, 1>(c + n, c_row, a, a_row, a_col, b + n, b_row, depth, accumulate);
+  for (; m < rows; ++m) {
+    register_tile<T, 1, kVectors>(c + m * c_row, c_row, a + m * a_row, a_row, a_col, b, b_row, depth, accumulate);
   }
 }
 
 // Pure. c [rows, columns] = or += a [rows, depth] b [depth, columns]; columns and the row strides of b and c are
-// multiples of kLanes<T>. Every element is summed in ascending k.
+// multiples of kLanes<T>. Every element is summed in ascending k. Two vectors of columns of b stay in the first-level
+// cache while all rows of a pass by.
 template <typename T>
 void block_product(T* c, int64_t c_row, int rows, int columns, const T* a, int64_t a_row, int64_t a_col, const T* b,
                    int64_t b_row, int depth, bool accumulate) {
-  int m = 0;
-  for (; m + kTileRows <= rows; m += kTileRows) {
-    register_rows<T, kTileRows>(c + m * c_row, c_row, columns, a + m * a_row, a_row, a_col, b, b_row, depth,
-                                accumulate);
+  constexpr int kStep = 2 * kLanes<T>;
+  int n = 0;
+  for (; n + kStep <= columns; n += kStep) {
+    register_columns<T, 2>(c + n, c_row, rows, a, a_row, a_col, b + n, b_row, depth, accumulate);
   }
-  for (; m < rows; ++m) {
-    register_rows<T, 1>(c + m * c_row, c_row, columns, a + m * a_row, a_row, a_col, b, b_row, depth, accumulate);
+  if (n < columns) {
+    register_columns<T, 1>(c + n, c_row, rows, a, a_row, a_col, b + n, b_row, depth, accumulate);
   }
 }
 

@@ -17,11 +17,9 @@ inline float exp_fast(float x) {
   constexpr float kLow = -86.98f;        // so that n - 1 below stays a normal exponent
   constexpr float kHigh = 88.72283f;     // ln of the largest float
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low mantissa bits
-  float clamped = x < kLow ? kLow : x;
-  clamped = clamped > kHigh ? kHigh : clamped;
-  const float shifted = clamped * 1.44269504f + kRound;
+  const float shifted = x * 1.44269504f + kRound;
   const float n = shifted - kRound;
-  const float r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
+  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
   float p = 1.98412698e-4f;
   p = p * r + 1.38888889e-3f;
   p = p * r + 8.33333333e-3f;
@@ -33,9 +31,8 @@ inline float exp_fast(float x) {
   // n reaches 128, which one float exponent cannot hold: scale by 2^(n-1), then by 2.
   const uint32_t exponent = (std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRound)) + 126u;
   float y = p * std::bit_cast<float>(exponent << 23) * 2.0f;
-  y = x < kLow ? 0.0f : y;
-  y = x > kHigh ? std::numeric_limits<float>::infinity() : y;
-  return x != x ? x : y;
+  y = x < kLow ? 0.0f : y;  // out of range, y is anything at all; of NaN it is NaN
+  return x > kHigh ? std::numeric_limits<float>::infinity() : y;
 }
 inline double exp_fast(double x) {
   return std::exp(x);
