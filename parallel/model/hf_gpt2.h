@@ -37,7 +37,7 @@ struct HfConfig {
   bool gelu_erf = false;    // activation_function: gelu_new (tanh form) or gelu (erf)
   double layer_norm_epsilon = 1e-5;
   bool tie_word_embeddings = true;
-  std::optional<int64_t> eos_token_id;
+  std::optional<int64_t> eos_token_id = {};
 };
 
 // Blocks the host. Throws Error(kCheckpoint) naming file, field, what is supported and what was found for another
