@@ -23,7 +23,7 @@ DIRECTLY_BELOW = {
     "parallel/schedule": ["runtime/base"],
     "parallel/pipeline": ["parallel/layers", "parallel/schedule", "parallel/grid"],
     "parallel/zero": ["parallel/pipeline"],
-    "parallel/model": ["parallel/pipeline"],
+    "parallel/model": ["parallel/pipeline", "runtime/checkpoint"],
     "parallel/plan": ["parallel/schedule", "parallel/model", "parallel/zero"],
     "parallel/train": ["runtime/data", "runtime/checkpoint", "runtime/metrics", "parallel/zero", "parallel/model",
                        "parallel/plan"],
