@@ -1,0 +1,118 @@
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/attention_blocks.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace ashlar::kernels::cpu {
+namespace {
+
+template <typename T>
+struct alignas(kBlockAlignment) ForwardBlocks {
+  T scores[kBlock * kBlock];        // [keys, queries]
+  T query_t[kMaxHeadDim * kBlock];  // [D padded, queries], scaled
+  T value[kBlock * kMaxHeadDim];    // [keys, D padded]; the queries before they are transposed
+  T out[kBlock * kMaxHeadDim];      // [queries, D padded], not yet divided by the softmax denominator
+  T largest[kBlock];                // of the scores seen so far
+  T denominator[kBlock];
+  T rescale[kBlock];
+};
+
+// Turns the scores of one column panel into exp(score - largest), and updates the running maximum and denominator.
+template <typename T>
+void online_softmax(ForwardBlocks<T>& x, int column, int keys, bool diagonal) {
+  constexpr int kWidth = kPanel<T>;
+  T largest[kWidth];
+  T sum[kWidth] = {};
+  std::copy(x.largest + column, x.largest + column + kWidth, largest);
+  for (int k = 0; k < keys; ++k) {
+    T* row = x.scores + k * kBlock + column;
+    if (diagonal && k > column) {
+      for (int c = 0; c < kWidth; ++c) {
+        row[c] = column + c < k ? -std::numeric_limits<T>::infinity() : row[c];
+      }
+    }
+    for (int c = 0; c < kWidth; ++c) {
+      largest[c] = row[c] > largest[c] ? row[c] : largest[c];
+    }
+  }
+  for (int k = 0; k < keys; ++k) {
+    T* row = x.scores + k * kBlock + column;
+    for (int c = 0; c < kWidth; ++c) {
+      row[c] = exp_fast(row[c] - largest[c]);
+      sum[c] += row[c];
+    }
+  }
+  for (int c = 0; c < kWidth; ++c) {
+    const T rescale = exp_fast(x.largest[column + c] - largest[c]);
+    x.rescale[column + c] = rescale;
+    x.denominator[column + c] = x.denominator[column + c] * rescale + sum[c];
+    x.largest[column + c] = largest[c];
+  }
+}
+
+// Queries [first, first + queries) of one head.
+template <typename T>
+void forward_block(Rows<T> out, T* lse, Head<const T> x, int64_t first, int queries, int dim, T scale) {
+  ForwardBlocks<T> blocks;
+  const int padded = padded_columns<T>(dim);
+  pack(blocks.value, padded, x.q, first, queries, dim, scale);
+  transpose(blocks.query_t, blocks.value, queries, padded);
+  std::fill(blocks.out, blocks.out + queries * padded, T(0));
+  std::fill(blocks.largest, blocks.largest + kBlock, -std::numeric_limits<T>::infinity());
+  std::fill(blocks.denominator, blocks.denominator + kBlock, T(0));
+
+  for (int64_t key = 0; key <= first; key += kBlock) {
+    const bool diagonal = key == first;
+    const int keys = diagonal ? queries : kBlock;
+    pack(blocks.value, padded, x.v, key, keys, dim, T(1));
+    for (int column = 0; column < queries; column += kPanel<T>) {
+      const int visible = visible_keys<T>(diagonal, column, keys);
+      block_product(blocks.scores + column, kBlock, visible, kPanel<T>, x.k[key], x.k.stride, 1,
+                    blocks.query_t + column, kBlock, dim, false);
+      online_softmax(blocks, column, visible, diagonal);
+    }
+    for (int q = 0; q < queries; ++q) {
+      T* row = blocks.out + q * padded;
+      if (blocks.rescale[q] != T(1)) {  // after a few blocks the largest score rarely changes
+        for (int d = 0; d < padded; ++d) {
+          row[d] *= blocks.rescale[q];
+        }
+      }
+    }
+    add_over_keys(blocks.out, padded, blocks.scores, blocks.value, padded, queries, keys, diagonal);
+  }
+
+  for (int q = 0; q < queries; ++q) {
+    const T inverse = T(1) / blocks.denominator[q];
+    T* row = out[first + q];
+    for (int d = 0; d < dim; ++d) {
+      row[d] = blocks.out[q * padded + d] * inverse;
+    }
+    lse[first + q] = blocks.largest[q] + std::log(blocks.denominator[q]);
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void attention_forward(T* out, T* lse, const T* qkv, AttentionSizes s) {
+  const int64_t num_blocks = (s.sequence + kBlock - 1) / kBlock;
+  // Late blocks see more keys: dynamic, from the last block on. Every block is computed alone, so order is free.
+#pragma omp parallel for collapse(2) schedule(dynamic)
+  for (int64_t block = num_blocks - 1; block >= 0; --block) {
+    for (int64_t bh = 0; bh < s.batch * s.heads; ++bh) {
+      const int64_t b = bh / s.heads;
+      const int64_t h = bh % s.heads;
+      const int64_t first = block * kBlock;
+      const int queries = static_cast<int>(std::min<int64_t>(kBlock, s.sequence - first));
+      forward_block(rows_of(out, s, b, h), lse + bh * s.sequence, head_of(qkv, s, b, h), first, queries,
+                    static_cast<int>(s.head_dim), static_cast<T>(s.scale));
+    }
+  }
+}
+
+template void attention_forward(float*, float*, const float*, AttentionSizes);
+template void attention_forward(double*, double*, const double*, AttentionSizes);
+
+}  // namespace ashlar::kernels::cpu
