@@ -69,6 +69,9 @@ int run_training(RankContext& rank, const TrainOptions& options) {
   const TestFaults faults(options);
   faults.install(training);
   load_weights(training, data.fingerprint);
+  if (!options.save_hf.empty()) {
+    check_hf_target(rank, options.save_hf);
+  }
   if (!options.save.empty()) {
     check_save_directory(rank, options.save, checkpoint_slices(training, true));
   }

@@ -22,24 +22,26 @@ void take(const ParsedCommand& command, const char* flag, T& option, const T& fr
 void take_hf_config(ParsedCommand& command) {
   TrainOptions& options = command.options;
   const HfConfig config = read_hf_config(options.load_hf);
-  take(command, "num-layers", options.num_layers, config.num_layers);
-  take(command, "hidden-size", options.hidden_size, config.width);
-  take(command, "num-attention-heads", options.num_attention_heads, config.num_heads);
-  take(command, "ffn-hidden-size", options.ffn_hidden_size, config.ffn);
-  take(command, "max-position-embeddings", options.max_position_embeddings, config.max_positions);
-  take(command, "vocab-size", options.vocab_size, config.vocab);
-  take(command, "norm-epsilon", options.norm_epsilon, config.norm_epsilon);
-  take(command, "activation", options.gelu_erf, config.activation == kernels::Activation::kGeluErf);
-  take(command, "untie-embeddings-and-output-weights", options.untie_embeddings_and_output_weights, !config.tied);
+  take(command, "num-layers", options.num_layers, config.n_layer);
+  take(command, "hidden-size", options.hidden_size, config.n_embd);
+  take(command, "num-attention-heads", options.num_attention_heads, config.n_head);
+  take(command, "ffn-hidden-size", options.ffn_hidden_size, config.n_inner);
+  take(command, "max-position-embeddings", options.max_position_embeddings, config.n_positions);
+  take(command, "vocab-size", options.vocab_size, config.vocab_size);
+  take(command, "norm-epsilon", options.norm_epsilon, config.layer_norm_epsilon);
+  take(command, "activation", options.gelu_erf, config.gelu_erf);
+  take(command, "untie-embeddings-and-output-weights", options.untie_embeddings_and_output_weights,
+       !config.tie_word_embeddings);
   if (options.seq_length == 0) {
     options.seq_length = options.max_position_embeddings;
   }
 }
 
 void take_vocabulary(TrainOptions& options) {
-  const auto tokenizer = make_tokenizer(options.tokenizer_type, options.vocab_size);
-  if (options.vocab_size == 0 || options.tokenizer_type == "NullTokenizer") {
-    options.vocab_size = tokenizer->vocab_size();
+  if (options.tokenizer_type == "NullTokenizer" && options.load_hf.empty()) {
+    options.vocab_size = make_tokenizer(options.tokenizer_type, options.vocab_size)->vocab_size();
+  } else if (options.vocab_size == 0) {
+    options.vocab_size = make_tokenizer(options.tokenizer_type)->vocab_size();
   }
 }
 
@@ -96,10 +98,15 @@ TrainOptions resolve_for_world(RankContext& rank, const TrainOptions& options) {
   return resolved;
 }
 
+std::unique_ptr<Tokenizer> tokenizer_of(const TrainOptions& options) {
+  // A NullTokenizer of N numbers has N + 1 ids; the others know their own size.
+  return make_tokenizer(options.tokenizer_type, options.tokenizer_type == "NullTokenizer" ? options.vocab_size - 1 : 0);
+}
+
 DataSources open_data(RankContext& rank, const TrainOptions& options) {
   DataSources sources;
   agree(rank.world, [&] {
-    const auto tokenizer = make_tokenizer(options.tokenizer_type, options.vocab_size - 1);
+    const auto tokenizer = tokenizer_of(options);
     DataOptions data;
     data.data_path = options.data_path;
     data.train_data_path = options.train_data_path;

@@ -21,6 +21,9 @@ ParsedCommand start_command(RankContext& rank, const std::vector<std::string>& a
 // Collective. Blocks the host. resolve_options for this world, the same error on all ranks.
 TrainOptions resolve_for_world(RankContext& rank, const TrainOptions& options);
 
+// Pure. The tokenizer that options with a known vocabulary mean.
+std::unique_ptr<Tokenizer> tokenizer_of(const TrainOptions& options);
+
 // Collective. Blocks the host. Opens training and validation data; throws when ranks see different data.
 DataSources open_data(RankContext& rank, const TrainOptions& options);
 

@@ -131,6 +131,20 @@ std::optional<int64_t> load_training(Training& training, const std::string& dire
   return iteration;
 }
 
+HfConfig hf_config(const GptConfig& config) {
+  HfConfig hf;
+  hf.vocab_size = config.vocab;
+  hf.n_positions = config.max_positions;
+  hf.n_embd = config.width;
+  hf.n_layer = config.num_layers;
+  hf.n_head = config.num_heads;
+  hf.n_inner = config.ffn;
+  hf.gelu_erf = config.activation == kernels::Activation::kGeluErf;
+  hf.layer_norm_epsilon = config.norm_epsilon;
+  hf.tie_word_embeddings = config.tied;
+  return hf;
+}
+
 TrainOptions saved_options(const std::string& directory, int64_t iteration) {
   const Manifest manifest = read_manifest(iteration_directory(directory, iteration), iteration);
   return options_from_json(manifest.state.at("options"));

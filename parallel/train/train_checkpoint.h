@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/model/hf_gpt2.h"
 #include "parallel/train/training.h"
 #include "runtime/checkpoint/checkpoint.h"
 
@@ -25,6 +26,9 @@ void save_training(Training& training, const std::string& directory, uint64_t da
 // Throws Error(kCheckpoint) naming the flag when the model has other sizes, and says in one line each what else differs
 // from the run that saved (data, batch size, seed, learning rate, ...).
 std::optional<int64_t> load_training(Training& training, const std::string& directory, uint64_t data_fingerprint);
+
+// Pure. The model as a Hugging Face config.json describes it.
+HfConfig hf_config(const GptConfig& config);
 
 // Blocks the host. The settings of the run that saved an iteration.
 TrainOptions saved_options(const std::string& directory, int64_t iteration);
