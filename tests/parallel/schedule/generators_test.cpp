@@ -41,12 +41,16 @@ TEST(Generators, AreValidBeforeAndAfterLowering) {
 
 TEST(Generators, LiveMicrobatchesEqualTheFormula) {
   for_each_size([](int p, int m) {
+    const Schedule one_f_one_b = make_one_f_one_b(p, m);
+    const Schedule lowered = lower(one_f_one_b);
+    const Schedule gpipe = lower(make_gpipe(p, m));
+    const Schedule forward_only = lower(make_forward_only(p, m));
     for (int stage = 0; stage < p; ++stage) {
-      EXPECT_EQ(max_live_microbatches(lower(make_one_f_one_b(p, m)), stage), std::min(p - stage, m));
-      EXPECT_EQ(max_live_microbatches(make_one_f_one_b(p, m), stage), std::min(p - stage, m));
-      EXPECT_EQ(max_live_microbatches(lower(make_gpipe(p, m)), stage), m);
-      EXPECT_EQ(max_live_microbatches(lower(make_forward_only(p, m)), stage), 1);
-      EXPECT_EQ(max_pending_weight_grads(lower(make_one_f_one_b(p, m)), stage), 0);
+      EXPECT_EQ(max_live_microbatches(one_f_one_b, stage), std::min(p - stage, m));
+      EXPECT_EQ(max_live_microbatches(lowered, stage), std::min(p - stage, m));
+      EXPECT_EQ(max_live_microbatches(gpipe, stage), m);
+      EXPECT_EQ(max_live_microbatches(forward_only, stage), 1);
+      EXPECT_EQ(max_pending_weight_grads(lowered, stage), 0);
     }
   });
 }
