@@ -20,8 +20,8 @@ struct PreprocessOptions {
   bool overwrite = false;
 };
 
-// Blocks the host. Writes <output_prefix>_<key>_document.{bin,idx} (key "text" for plain text), or nothing at all when
-// it throws. Returns the summary to print.
+// Blocks the host. Writes <output_prefix>_<key>_document.{bin,idx} (key "text" for plain text). When it throws, each
+// pair is as it was before, or new and whole. Returns the summary to print.
 std::string preprocess(const PreprocessOptions& options);
 
 }  // namespace ashlar

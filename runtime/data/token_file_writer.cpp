@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 
 #include "runtime/base/error.h"
 
@@ -16,7 +15,6 @@ namespace ashlar {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 20;
-constexpr int64_t kMaxSequence = std::numeric_limits<int32_t>::max();
 
 std::filesystem::path folder_of(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
@@ -47,13 +45,23 @@ std::string checked_output(std::string prefix, bool overwrite) {
 }
 
 template <typename T>
-void put(OutputFile& file, T value) {
+void encode_as(std::span<const int32_t> tokens, int64_t vocab_size, std::vector<std::byte>& encoded) {
+  encoded.resize(tokens.size() * sizeof(T));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    DCHECK(tokens[i] >= 0 && tokens[i] < vocab_size, "token id {} with {} ids", tokens[i], vocab_size);
+    const T stored = static_cast<T>(tokens[i]);
+    std::memcpy(encoded.data() + i * sizeof(T), &stored, sizeof(T));
+  }
+}
+
+template <typename T>
+void put(TokenOutputFile& file, T value) {
   file.write(&value, sizeof(value));
 }
 
 }  // namespace
 
-OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+TokenOutputFile::TokenOutputFile(std::string path) : path_(std::move(path)) {
   file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   REQUIRE(file_ >= 0, ErrorCode::kData, "{}: cannot be written: {}", path_, std::strerror(errno));
   if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
@@ -68,18 +76,18 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   buffer_.reserve(kBufferBytes);
 }
 
-OutputFile::~OutputFile() {
+TokenOutputFile::~TokenOutputFile() {
   if (!committed_) {
     ::unlink(path_.c_str());
   }
   ::close(file_);
 }
 
-void OutputFile::fail(const char* what) const {
+void TokenOutputFile::fail(const char* what) const {
   throw Error(ErrorCode::kData, fmt::format("{}: {}: {}", path_, what, std::strerror(errno)));
 }
 
-void OutputFile::write(const void* bytes, size_t count) {
+void TokenOutputFile::write(const void* bytes, size_t count) {
   const auto* from = static_cast<const std::byte*>(bytes);
   while (count > 0) {
     const size_t part = std::min(count, kBufferBytes - buffer_.size());
@@ -92,7 +100,7 @@ void OutputFile::write(const void* bytes, size_t count) {
   }
 }
 
-void OutputFile::flush() {
+void TokenOutputFile::flush() {
   for (size_t done = 0; done < buffer_.size();) {
     const ssize_t written = ::write(file_, buffer_.data() + done, buffer_.size() - done);
     if (written >= 0) {
@@ -104,39 +112,40 @@ void OutputFile::flush() {
   buffer_.clear();
 }
 
-void OutputFile::sync() {
+void TokenOutputFile::sync() {
   flush();
   if (::fsync(file_) != 0) {
     fail("flushing to the disk failed");
   }
 }
 
-void OutputFile::commit_as(const std::string& final_path) {
+void TokenOutputFile::commit_as(const std::string& final_path) {
   if (::rename(path_.c_str(), final_path.c_str()) != 0) {
     fail("renaming to the final name failed");
   }
   committed_ = true;
 }
 
-TokenFileWriter::TokenFileWriter(std::string prefix, int64_t vocab_size, bool overwrite)
+TokenFileWriter::TokenFileWriter(std::string prefix, int64_t vocab_size, bool overwrite, int64_t max_sequence_tokens)
     : prefix_(checked_output(std::move(prefix), overwrite)),
       type_(smallest_token_type(vocab_size)),
       vocab_size_(vocab_size),
+      max_sequence_tokens_(max_sequence_tokens),
       tokens_(prefix_ + ".bin.tmp"),
       index_(prefix_ + ".idx.tmp"),
       document_entries_{0} {}
 
 void TokenFileWriter::append(std::span<const int32_t> tokens) {
   while (!tokens.empty()) {
-    if (current_length_ == kMaxSequence) {
+    if (current_length_ == max_sequence_tokens_) {
       end_sequence();
     }
-    const size_t room = static_cast<size_t>(kMaxSequence - current_length_);
+    const size_t room = static_cast<size_t>(max_sequence_tokens_ - current_length_);
     const std::span<const int32_t> part = tokens.first(std::min(tokens.size(), room));
-    encoded_.resize(part.size() * token_bytes(type_));
-    for (size_t i = 0; i < part.size(); ++i) {
-      DCHECK(part[i] >= 0 && part[i] < vocab_size_, "token id {} with {} ids", part[i], vocab_size_);
-      std::memcpy(encoded_.data() + i * token_bytes(type_), &part[i], token_bytes(type_));  // little endian
+    if (type_ == TokenType::kU16) {
+      encode_as<uint16_t>(part, vocab_size_, encoded_);
+    } else {
+      encode_as<int32_t>(part, vocab_size_, encoded_);
     }
     tokens_.write(encoded_.data(), encoded_.size());
     current_length_ += std::ssize(part);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,12 +14,12 @@ namespace ashlar {
 
 // A file written through a buffer; every failure (a full disk, a limit) is an Error(kData) with the system's reason.
 // Locked while open, so that two writers of one file cannot mix their bytes.
-class OutputFile {
+class TokenOutputFile {
  public:
-  explicit OutputFile(std::string path);
-  ~OutputFile();  // removes the file unless commit_as was called
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
+  explicit TokenOutputFile(std::string path);
+  ~TokenOutputFile();  // removes the file unless commit_as was called
+  TokenOutputFile(const TokenOutputFile&) = delete;
+  TokenOutputFile& operator=(const TokenOutputFile&) = delete;
 
   const std::string& path() const { return path_; }
   void write(const void* bytes, size_t count);
@@ -40,9 +41,11 @@ class TokenFileWriter {
  public:
   // Opens the temporary files. Throws Error(kUsage) when the output exists and `overwrite` is false, or when its folder
   // does not exist. Tokens are uint16 for vocabularies below 65,500 ids, else int32.
-  TokenFileWriter(std::string prefix, int64_t vocab_size, bool overwrite);
+  // `max_sequence_tokens` is what an index can hold (lengths are int32); tests give less.
+  TokenFileWriter(std::string prefix, int64_t vocab_size, bool overwrite,
+                  int64_t max_sequence_tokens = std::numeric_limits<int32_t>::max());
 
-  // Adds to the current document. A document beyond 2^31 - 1 tokens becomes several sequences: lengths are int32.
+  // Adds to the current document. A document longer than a sequence can be becomes several sequences.
   void append(std::span<const int32_t> tokens);
   // Ends the current document; one without tokens leaves no trace. Returns whether it had any.
   bool end_document();
@@ -60,8 +63,9 @@ class TokenFileWriter {
   std::string prefix_;
   TokenType type_;
   int64_t vocab_size_;
-  OutputFile tokens_;
-  OutputFile index_;
+  int64_t max_sequence_tokens_;
+  TokenOutputFile tokens_;
+  TokenOutputFile index_;
   std::vector<int32_t> lengths_;           // 12 bytes of memory a document, with the entry below
   std::vector<int64_t> document_entries_;  // first sequence of every document, then their number
   std::vector<std::byte> encoded_;

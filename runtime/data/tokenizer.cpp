@@ -8,10 +8,10 @@
 namespace ashlar {
 
 void ByteTokenizer::encode(std::string_view text, std::vector<int32_t>& ids) const {
-  ids.reserve(ids.size() + text.size());
-  for (const char letter : text) {
-    ids.push_back(static_cast<unsigned char>(letter));
-  }
+  const size_t before = ids.size();
+  ids.resize(before + text.size());
+  std::transform(text.begin(), text.end(), ids.begin() + static_cast<std::ptrdiff_t>(before),
+                 [](char letter) { return static_cast<unsigned char>(letter); });
 }
 
 std::string ByteTokenizer::decode(std::span<const int32_t> ids) const {

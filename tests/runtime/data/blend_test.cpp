@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <cmath>
 #include <set>
+#include <thread>
 
 #include "runtime/base/rng.h"
 #include "tests/runtime/data/data_files.h"
@@ -83,6 +85,26 @@ TEST(BlendRule, LimitsGiveEverySampleOnceAnEpoch) {
   const BlendPlace back = rule.at(0);
   EXPECT_EQ(back.source, 2u);
   EXPECT_EQ(back.sample, 0);
+}
+
+TEST(BlendRule, AnswersThreadsAlike) {
+  const std::vector<double> weights = {0.2, 0.5, 0.3};
+  const std::vector<BlendPlace> expected = straight(weights, 4000);
+  const BlendRule rule(weights);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (size_t first = 0; first < 3; ++first) {
+    threads.emplace_back([&, first] {
+      for (size_t i = first; i < expected.size(); i += 3) {
+        const BlendPlace place = rule.at(static_cast<int64_t>(i));
+        wrong += place.source == expected[i].source && place.sample == expected[i].sample ? 0 : 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(wrong, 0);
 }
 
 TEST(BlendRule, RefusesBadWeights) {

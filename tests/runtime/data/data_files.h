@@ -37,6 +37,7 @@ class TempFolder {
 };
 
 inline void write_file(const std::string& path, const std::string& bytes) {
+  std::filesystem::remove(path);  // ext4 flushes a file to the disk when it is cut to nothing and written anew
   std::ofstream(path, std::ios::binary) << bytes;
 }
 

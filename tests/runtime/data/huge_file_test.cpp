@@ -80,8 +80,8 @@ TEST(HugeFile, ShuffledSamplesReachEveryPart) {
   options.order = DataOrder::kShuffle;
   const GptDataset dataset(open_token_file(prefix), {0, int64_t{2} * kLength}, "train", options);
   EXPECT_EQ(dataset.samples_per_epoch(), int64_t{2} * kLength - 1);
-  for (int64_t k = 0; k < 200; ++k) {
-    EXPECT_THAT(read_sample(dataset, k * 14'999'999).tokens, Each(0));
+  for (int64_t k = 0; k < 20; ++k) {
+    EXPECT_THAT(read_sample(dataset, k * 149'999'999).tokens, Each(0));
   }
 }
 

@@ -56,6 +56,21 @@ TEST(TokenFileWriter, RoundTripsDocumentsInPieces) {
   EXPECT_EQ(read_tokens(*file, 0, file->num_tokens()), tokens);
 }
 
+TEST(TokenFileWriter, CutsDocumentsBeyondTheIndexsLengths) {
+  const TempFolder folder;
+  TokenFileWriter writer(folder / "set", 257, false, 4);
+  for (const std::vector<int32_t>& document : {std::vector<int32_t>{0, 1, 2, 3}, {4, 5, 6, 7, 8, 9, 10, 11, 12}}) {
+    writer.append(std::span(document).first(3));
+    writer.append(std::span(document).subspan(3));
+    writer.end_document();
+  }
+  writer.finish();
+  EXPECT_EQ(read_file(folder / "set.idx"), index_bytes({4, 4, 4, 1}, TokenType::kU16, {0, 1, 4}));
+  const auto file = open_token_file(folder / "set");
+  EXPECT_EQ(file->num_documents(), 2);
+  EXPECT_EQ(read_tokens(*file, 0, 13), (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}));
+}
+
 TEST(TokenFileWriter, RefusesToOverwrite) {
   const TempFolder folder;
   write_documents(folder / "set", 257, {{1, 2, 3}});
