@@ -9,11 +9,12 @@
 
 namespace ashlar::kernels {
 
-// Stream-ordered. Runs `cpu`, a trivially copyable function object without arguments, on the CPU stream.
+// Stream-ordered. Runs `cpu`, a trivially copyable function object without arguments, on the CPU stream; `op` is a
+// literal, under which observers of the device see it.
 template <typename CpuTask>
 void launch(Stream& stream, std::string_view op, CpuTask cpu) {
   REQUIRE(stream.device().kind() == DeviceKind::kCpu, ErrorCode::kUsage, "{} exists for the CPU only", op);
-  cpu_stream(stream).enqueue(cpu);
+  cpu_stream(stream).enqueue(cpu, op);
 }
 
 // Calls function(T{}) with the C++ type of a floating dtype that kernels compute in: fp32, or fp64 for finite

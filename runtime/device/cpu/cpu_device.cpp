@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
@@ -15,25 +16,36 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 class InlineStream final : public CpuStream {
  public:
-  explicit InlineStream(Device& device) : device_(device) {}
+  InlineStream(Device& device, TaskObserver* observer) : device_(device), observer_(observer) {}
   Device& device() const override { return device_; }
-  void enqueue(Task task) override { task(); }
+  void enqueue(Task task, std::string_view op) override { run_task(task, op, observer_); }
   void record(Event& event) override { static_cast<CpuEvent&>(event).record_done(); }
   void wait(const Event& event) override { static_cast<const CpuEvent&>(event).wait_host(); }
   void synchronize() override {}
 
  private:
   Device& device_;
+  TaskObserver* observer_;
 };
 
 }  // namespace
 
+void run_task(Task& task, std::string_view op, TaskObserver* observer) {
+  if (observer == nullptr) {
+    task();
+    return;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  task();
+  observer->finished(op, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+}
+
 void CpuStream::copy(void* dst, const void* src, size_t bytes) {
-  enqueue([=] { std::memcpy(dst, src, bytes); });
+  enqueue([=] { std::memcpy(dst, src, bytes); }, "copy");
 }
 
 void CpuStream::fill_zero(void* dst, size_t bytes) {
-  enqueue([=] { std::memset(dst, 0, bytes); });
+  enqueue([=] { std::memset(dst, 0, bytes); }, "fill_zero");
 }
 
 CpuStream& cpu_stream(Stream& stream) {
@@ -43,9 +55,9 @@ CpuStream& cpu_stream(Stream& stream) {
 
 std::unique_ptr<Stream> CpuDevice::create_stream() {
   if (stream_kind_ == CpuStreamKind::kInline) {
-    return std::make_unique<InlineStream>(*this);
+    return std::make_unique<InlineStream>(*this, observer_);
   }
-  return std::make_unique<QueuedStream>(*this);
+  return std::make_unique<QueuedStream>(*this, observer_);
 }
 
 std::unique_ptr<Event> CpuDevice::create_event() {

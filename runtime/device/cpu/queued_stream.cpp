@@ -27,7 +27,8 @@ void CpuEvent::wait_for(uint64_t number) const {
   changed_.wait(lock, [&] { return reached_ >= number; });
 }
 
-QueuedStream::QueuedStream(Device& device) : device_(device), queue_(kQueueLength), worker_([this] { run(); }) {}
+QueuedStream::QueuedStream(Device& device, TaskObserver* observer)
+    : device_(device), observer_(observer), queue_(kQueueLength), worker_([this] { run(); }) {}
 
 QueuedStream::~QueuedStream() {
   {
@@ -38,11 +39,11 @@ QueuedStream::~QueuedStream() {
   worker_.join();
 }
 
-void QueuedStream::enqueue(Task task) {
+void QueuedStream::enqueue(Task task, std::string_view op) {
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return num_enqueued_ - num_finished_ < kQueueLength; });
-    queue_[num_enqueued_ % kQueueLength] = task;
+    queue_[num_enqueued_ % kQueueLength] = {task, op};
     ++num_enqueued_;
   }
   changed_.notify_all();
@@ -51,13 +52,13 @@ void QueuedStream::enqueue(Task task) {
 void QueuedStream::record(Event& event) {
   auto* cpu_event = &static_cast<CpuEvent&>(event);
   const uint64_t number = cpu_event->announce();
-  enqueue([=] { cpu_event->reach(number); });
+  enqueue([=] { cpu_event->reach(number); }, "record");
 }
 
 void QueuedStream::wait(const Event& event) {
   const auto* cpu_event = &static_cast<const CpuEvent&>(event);
   const uint64_t number = cpu_event->announced();
-  enqueue([=] { cpu_event->wait_for(number); });
+  enqueue([=] { cpu_event->wait_for(number); }, "wait");
 }
 
 void QueuedStream::synchronize() {
@@ -76,11 +77,11 @@ void QueuedStream::run() {
     if (num_finished_ == num_enqueued_) {
       return;
     }
-    Task task = queue_[num_finished_ % kQueueLength];
+    Entry entry = queue_[num_finished_ % kQueueLength];
     lock.unlock();
     std::exception_ptr failure;
     try {
-      task();
+      run_task(entry.task, entry.op, observer_);
     } catch (...) {
       failure = std::current_exception();
     }

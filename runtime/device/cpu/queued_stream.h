@@ -32,11 +32,12 @@ class CpuEvent final : public Event {
 
 class QueuedStream final : public CpuStream {
  public:
-  explicit QueuedStream(Device& device);
+  explicit QueuedStream(Device& device, TaskObserver* observer = nullptr);
   ~QueuedStream() override;
 
   Device& device() const override { return device_; }
-  void enqueue(Task task) override;  // Stream-ordered; blocks the host only while the queue is full.
+  // Stream-ordered; blocks the host only while the queue is full.
+  void enqueue(Task task, std::string_view op) override;
   void record(Event& event) override;
   void wait(const Event& event) override;
   void synchronize() override;
@@ -46,10 +47,16 @@ class QueuedStream final : public CpuStream {
 
   void run();
 
+  struct Entry {
+    Task task;
+    std::string_view op;
+  };
+
   Device& device_;
+  TaskObserver* observer_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Task> queue_;  // a ring
+  std::vector<Entry> queue_;  // a ring
   uint64_t num_enqueued_ = 0;
   uint64_t num_finished_ = 0;
   bool stopping_ = false;
