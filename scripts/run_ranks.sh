@@ -1,9 +1,11 @@
 #!/bin/bash
 # Starts N ranks of a program on this machine:  scripts/run_ranks.sh N program [arguments]
-#   RUN_RANKS_TIMEOUT=seconds  ends the job after that time (exit code 124)
+#   RUN_RANKS_TIMEOUT=seconds  kills the job after that time (exit code 124)
 #   RUN_RANKS_MPI_ARGS="..."   more arguments for mpirun
-# TERM and INT to this process reach mpirun, which passes them on to the ranks; they then have 10 minutes to finish
-# their step and save (mpirun's default is 1 second).
+#
+# TERM, INT and USR1 to this script reach every rank as USR1, which lets a training run finish its step and save; a
+# second one ends the job at once. mpirun itself kills its ranks a second after TERM or INT. Its setting
+# odls_base_sigkill_timeout would make that later, but mpirun then sleeps as long after any failed rank too.
 set -euo pipefail
 
 if [[ $# -lt 2 || ! $1 =~ ^[1-9][0-9]*$ ]]; then
@@ -18,7 +20,7 @@ if ! command -v mpirun >/dev/null; then
 fi
 
 cores=$(nproc)
-settings=(--oversubscribe --bind-to none --mca odls_base_sigkill_timeout 600)
+settings=(--oversubscribe --bind-to none)
 if ((ranks > cores)); then
   settings+=(--mca mpi_yield_when_idle 1)
 fi
@@ -29,9 +31,35 @@ if [[ $(id -u) -eq 0 ]]; then # Open MPI asks twice before it runs as root, as i
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 
-limit=()
-if [[ -n ${RUN_RANKS_TIMEOUT:-} ]]; then
-  limit=(timeout --kill-after=10 "$RUN_RANKS_TIMEOUT")
-fi
+# In a session of its own, so that Ctrl-C reaches this script only.
 # shellcheck disable=SC2086  # more arguments are words
-exec "${limit[@]}" mpirun -np "$ranks" "${settings[@]}" ${RUN_RANKS_MPI_ARGS:-} "$@"
+setsid mpirun -np "$ranks" "${settings[@]}" ${RUN_RANKS_MPI_ARGS:-} "$@" <&0 &
+mpirun=$!
+
+ask() {
+  kill -s "$signal" "$mpirun" 2>/dev/null || true
+  signal=TERM
+}
+signal=USR1
+trap ask TERM INT USR1
+
+limit=
+if [[ -n ${RUN_RANKS_TIMEOUT:-} ]]; then
+  (
+    sleep "$RUN_RANKS_TIMEOUT" >/dev/null 2>&1 # outlives a job that ends; holds no pipe of it open
+    echo "scripts/run_ranks.sh: killed after $RUN_RANKS_TIMEOUT seconds" >&2
+    kill -TERM "$mpirun"
+  ) &
+  limit=$!
+fi
+
+status=0
+wait "$mpirun" || status=$?
+while kill -0 "$mpirun" 2>/dev/null; do # a signal ended the wait, not mpirun
+  status=0
+  wait "$mpirun" || status=$?
+done
+if [[ -n $limit ]] && ! kill "$limit" 2>/dev/null; then
+  status=124
+fi
+exit "$status"

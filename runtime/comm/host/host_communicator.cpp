@@ -29,36 +29,46 @@ HostCommunicator::HostCommunicator(HostRank& rank, const GroupInfo& group)
       collectives_(parts_.rounds.get(), group.rank, group.size()),
       waited_(Messenger::kMaxBatches) {}
 
+// Operands are ready when the stream's earlier work is done. A job that has ended starts nothing new: its last rank
+// would otherwise complete an operation that the others have given up.
+void HostCommunicator::before_operation(Stream* after) {
+  if (after != nullptr) {
+    after->synchronize();
+  }
+  host_rank_.check_job_runs();
+}
+
 Work HostCommunicator::do_all_reduce(TensorView x, ReduceOp, Stream& after) {
-  after.synchronize();
+  before_operation(&after);
   collectives_.all_reduce(current_op(), x);
   return {};
 }
 
 Work HostCommunicator::do_all_gather(TensorView out, ConstTensorView in, Stream& after) {
-  after.synchronize();
+  before_operation(&after);
   collectives_.all_gather(current_op(), out.data, in.data, in.bytes());
   return {};
 }
 
 Work HostCommunicator::do_reduce_scatter(TensorView out, ConstTensorView in, ReduceOp, Stream& after) {
-  after.synchronize();
+  before_operation(&after);
   collectives_.reduce_scatter(current_op(), out, in);
   return {};
 }
 
 Work HostCommunicator::do_broadcast(TensorView x, int, Stream& after) {
-  after.synchronize();
+  before_operation(&after);
   collectives_.broadcast(current_op(), x.data, x.bytes());
   return {};
 }
 
 void HostCommunicator::do_barrier() {
+  before_operation(nullptr);
   collectives_.barrier(current_op());
 }
 
 Work HostCommunicator::do_exchange(std::span<const Transfer> transfers, Stream& after) {
-  after.synchronize();
+  before_operation(&after);
   const uint64_t ticket = current_op().number;
   if (ticket > Messenger::kMaxBatches) {
     wait_host(ticket - Messenger::kMaxBatches);  // its place in the ring is needed
@@ -104,6 +114,7 @@ void HostCommunicator::wait_stream(uint64_t ticket, Stream&) {
 }
 
 std::unique_ptr<Communicator> HostCommunicator::do_split(int color, int key, const std::string& name) {
+  before_operation(nullptr);
   const int64_t mine[2] = {color, key};
   std::vector<int64_t> all(static_cast<size_t>(size()) * 2);
   collectives_.all_gather(current_op(), reinterpret_cast<std::byte*>(all.data()),

@@ -30,6 +30,8 @@ class HostCommunicator final : public Communicator {
   void wait_stream(uint64_t ticket, Stream& stream) override;
 
  private:
+  void before_operation(Stream* after);
+
   HostRank& host_rank_;
   GroupInfo group_;
   GroupParts parts_;

@@ -56,6 +56,13 @@ class HostRank {
   template <typename Ready, typename Late>
   void wait_until(Ready&& ready, Late&& late);
 
+  // Throws when another rank has ended the job.
+  void check_job_runs() {
+    if (board().job_ended()) {
+      throw_job_ended();
+    }
+  }
+
   // Ends the job for all ranks and throws.
   [[noreturn]] void fail(ErrorCode code, const std::string& text);
 
@@ -86,9 +93,7 @@ void HostRank::wait_until(Ready&& ready, Late&& late) {
     if (ready()) {
       return;
     }
-    if (board().job_ended()) {
-      throw_job_ended();
-    }
+    check_job_runs();
     const double waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (waited > recorder_.timeout_seconds()) {
       fail(ErrorCode::kTimeout, late(waited));

@@ -1,6 +1,5 @@
 #include "runtime/comm/mpi/mpi_ranks.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -27,31 +26,11 @@ Carrier carrier_from_environment() {
   return Carrier::kMessages;
 }
 
-// Peers that wait print where they stand and leave; a peer that sleeps or computes does not, and may even take mpirun's
-// TERM as "finish the step first". So a child of this process outlives it by half a second and then kills those.
-void kill_peers_that_stay(MpiWorld& world) {
-  const pid_t child = fork();
-  if (child != 0) {
-    return;  // in the parent, also when there is no child: then mpirun's own KILL ends the peers, later
-  }
-  setsid();  // away from mpirun's TERM to this process group
-  for (const int stream : {0, 1, 2}) {
-    close(stream);  // mpirun waits for their end
-  }
-  usleep(500'000);
-  for (int rank = 0; rank < world.size(); ++rank) {
-    const pid_t pid = world.board().of(rank).pid.load();
-    if (rank != world.rank() && pid > 0) {
-      kill(pid, SIGKILL);
-    }
-  }
-  _exit(0);
-}
-
 [[noreturn]] void end_job(MpiWorld& world, MpiRank& rank, const Outcome& outcome) {
   StatusBoard& board = world.board();
   board.mine(world.rank()).left.store(true);
-  // The rank that ended the job gives the others time to say where they stand, and they leave the end to it.
+  // The rank that ended the job gives the others time to say where they stand, and they leave the end to it: it calls
+  // MPI_Abort, and mpirun kills whoever sleeps or computes on a second later.
   const bool first = board.ended_by() == world.rank();
   const auto patience = std::chrono::milliseconds(!outcome.peers_report ? 0 : first ? 1500 : 3000);
   const auto deadline = std::chrono::steady_clock::now() + patience;
@@ -66,7 +45,6 @@ void kill_peers_that_stay(MpiWorld& world) {
   while (std::chrono::steady_clock::now() < deadline && somebody_stays()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  kill_peers_that_stay(world);
   rank.abort(outcome.exit_status);
   _exit(outcome.exit_status);
 }

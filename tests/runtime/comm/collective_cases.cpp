@@ -244,7 +244,8 @@ void random_sequences_of_operations(RankContext& rank) {
   };
   for (uint64_t turn = 0; turn < 80; ++turn) {
     const auto kind = draw(5);
-    const auto count = static_cast<int64_t>(draw(4) == 0 ? draw(40000) : draw(300));
+    const auto count =
+        static_cast<int64_t>(draw(4) == 0 ? draw(80000) / static_cast<uint64_t>(world.size()) : draw(300));
     const int root = static_cast<int>(draw(static_cast<uint64_t>(world.size())));
     const auto all = operands<float>(world, count * world.size(), turn);
     std::vector<float> x = all[static_cast<size_t>(world.rank())];
