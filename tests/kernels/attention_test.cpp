@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -155,8 +156,8 @@ TEST_P(Attention, AgreesWithTheOracle) {
 INSTANTIATE_TEST_SUITE_P(Sizes, Attention,
                          ::testing::Values(Case{1, 1, 1, 1}, Case{2, 1, 2, 8}, Case{1, 31, 2, 32}, Case{2, 33, 3, 16},
                                            Case{1, 64, 2, 64}, Case{2, 65, 2, 48}, Case{1, 127, 1, 80},
-                                           Case{1, 200, 2, 64}, Case{1, 129, 2, 128}, Case{2, 97, 3, 7},
-                                           Case{1, 70, 1, 33}, Case{1, 66, 1, 256}),
+                                           Case{1, 200, 1, 64}, Case{1, 129, 1, 128}, Case{2, 97, 3, 7},
+                                           Case{1, 70, 1, 33}, Case{1, 34, 1, 256}),
                          [](const ::testing::TestParamInfo<Case>& test) {
                            const Case& c = test.param;
                            return "B" + std::to_string(c.batch) + "T" + std::to_string(c.sequence) + "H" +
@@ -164,19 +165,20 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Attention,
                          });
 
 TEST(AttentionGradient, AgreesWithFiniteDifferences) {
-  for (const Case c : {Case{1, 5, 2, 3}, Case{2, 67, 1, 5}}) {
+  for (const Case c : {Case{1, 5, 2, 3}, Case{1, 131, 1, 3}}) {
     auto qkv = random_values(c.qkv().num_elements(), 3, 0.8);
     const auto dout = random_values(c.out().num_elements(), 4, 1.0);
     const Result<double> base = run<double>(c, qkv, dout);
+    CpuDevice device;
+    const auto stream = device.create_stream();
+    std::vector<double> out(dout.size()), lse(static_cast<size_t>(c.lse().num_elements()));
     const auto loss = [&] {
-      const Result<double> r = run<double>(c, qkv, dout);
-      double sum = 0;
-      for (size_t i = 0; i < dout.size(); ++i) {
-        sum += dout[i] * r.out[i];
-      }
-      return sum;
+      attention_forward(view_of(out.data(), c.out()), view_of(lse.data(), c.lse()), view_of(qkv.data(), c.qkv()),
+                        c.scale(), *stream);
+      stream->synchronize();
+      return std::inner_product(out.begin(), out.end(), dout.begin(), 0.0);
     };
-    const size_t stride = std::max<size_t>(1, qkv.size() / 97);  // coprime enough to meet q, k and v of every block
+    const size_t stride = std::max<size_t>(1, qkv.size() / 61);  // coprime enough to meet q, k and v of every block
     for (size_t i = 0; i < qkv.size(); i += stride) {
       const double h = 1e-5;
       const double saved = qkv[i];
