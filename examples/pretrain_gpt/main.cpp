@@ -80,24 +80,22 @@ int run_training(RankContext& rank, const TrainOptions& options) {
   RunReport report(training, data);
   int64_t saved_iteration = training.state.iteration;
   int stop_signal = 0;
-  while (training.state.iteration < options.train_iters && stop_signal == 0) {
+  bool is_last = training.state.iteration >= options.train_iters;  // a finished run, started again
+  while (!is_last) {
     const StepResult step = train_step(training, *data.train, signals.received());
     report.step(step);
     if (!step.finite && options.check_for_nan_in_loss_and_grad) {
       throw AgreedError(ErrorCode::kNumerics, report.describe_non_finite(step, find_non_finite(training, *data.train)));
     }
+    const int64_t iteration = training.state.iteration;
     stop_signal = step.stop_signal;
-    if (data.valid && due(options.eval_interval, training.state.iteration)) {
+    is_last = stop_signal != 0 || iteration >= options.train_iters || due(options.exit_interval, iteration);
+    if (data.valid && stop_signal == 0 && (is_last || due(options.eval_interval, iteration))) {
       report.validation(evaluate(training, *data.valid, options.eval_iters));
     }
-    const bool is_last = stop_signal != 0 || due(options.exit_interval, training.state.iteration) ||
-                         training.state.iteration >= options.train_iters;
-    if (!options.save.empty() && (is_last || due(options.save_interval, training.state.iteration))) {
+    if (!options.save.empty() && (is_last || due(options.save_interval, iteration))) {
       save(training, faults, data.fingerprint, report);
-      saved_iteration = training.state.iteration;
-    }
-    if (due(options.exit_interval, training.state.iteration)) {
-      break;
+      saved_iteration = iteration;
     }
   }
   if (!options.save_hf.empty() && stop_signal == 0) {
