@@ -32,7 +32,7 @@ class TransformerBlock final : public Layer {
                       LayerMemory memory) override;
   void backward_weight(LayerContext& context, ConstTensorView dy, LayerMemory memory) override;
 
- private:
+  // What forward keeps, in the memory it was given; public for whoever looks at a forward pass from outside.
   struct Saved {
     LayerNorm::Saved norm1;
     SelfAttention::Saved attention;
@@ -40,6 +40,9 @@ class TransformerBlock final : public Layer {
     LayerNorm::Saved norm2;
     Mlp::Saved mlp;
   };
+  Saved saved_layout(Arena& arena, const BatchShape& shape) const;
+
+ private:
   struct Pending {
     LayerNorm::Pending norm1;
     SelfAttention::Pending attention;
@@ -47,7 +50,6 @@ class TransformerBlock final : public Layer {
     LayerNorm::Pending norm2;
     Mlp::Pending mlp;
   };
-  Saved saved_layout(Arena& arena, const BatchShape& shape) const;
   Pending pending_layout(Arena& arena, const BatchShape& shape) const;
 
   std::string name_;

@@ -24,12 +24,14 @@ class LossHead final : public Layer {
   // The logits [B*T,V/t] of the last forward pass with training off, in the memory it was given.
   TensorView logits(const BatchShape& shape, LayerMemory memory) const;
 
- private:
+  // What forward keeps, in the memory it was given.
   struct Saved {
     LayerNorm::Saved norm;
     TensorView logits;  // [B*T,V/t]; in training its gradient
   };
   Saved saved_layout(Arena& arena, const BatchShape& shape) const;
+
+ private:
   struct Workspace {
     TensorView all_stats;  // [t,B*T,3]
     TensorView stats;      // [B*T,3], this rank's part of all_stats

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "kernels/reduce.h"
@@ -63,7 +64,12 @@ Executor::Executor(RankContext& rank, const ProcessGrid& grid, Stream& stream, c
   buffer_ = rank.device.allocate(counting.used(), "activations, gradients between layers and workspace");
   Arena arena(buffer_.data(), buffer_.bytes());
   lay_out(arena);
-  num_targets_.assign(static_cast<size_t>(std::max(training.num_microbatches, evaluation.num_microbatches)), 0);
+  const auto most_microbatches = static_cast<size_t>(std::max(training.num_microbatches, evaluation.num_microbatches));
+  num_targets_.assign(most_microbatches, 0);
+  if (stages_.front().chunk->is_first() || stages_.back().chunk->is_last()) {
+    const size_t count = most_microbatches * static_cast<size_t>(shape.batch * shape.seq);
+    host_batches_ = {std::vector<int32_t>(count), std::vector<int32_t>(count), std::vector<float>(count)};
+  }
   context_ = std::make_unique<LayerContext>(LayerContext{
       .stream = stream_, .tensor = grid.tensor(), .workspace = workspace_, .shape = shape, .batch = {}, .losses = {}});
 }
@@ -221,19 +227,13 @@ void Executor::forward(Stage& stage, int microbatch, const BatchReader& reader) 
   const auto slot = static_cast<size_t>(stage.pools[static_cast<size_t>(SlotKind::kActivation)].of(microbatch));
   StageChunk::ActivationSlot& memory = stage.activations[slot];
   if (chunk.is_first() || chunk.is_last()) {
-    reader(microbatch, memory.batch);
+    load_batch(stage, microbatch, memory.batch, reader);
   }
   std::exchange(stage.receiving_activation[slot], Work()).wait(stream_);
   chunk.forward(*context_, memory, microbatch, hooks_.on_activation);
   if (chunk.is_last()) {
     kernels::sum_in_order(loss_sums_.slice(microbatch, microbatch + 1),
                           memory.losses.reshaped({shape_.batch * shape_.seq}), stream_);
-    const float* mask = memory.batch.mask.as<float>();
-    double count = 0;
-    for (int64_t at = 0; at < shape_.batch * shape_.seq; ++at) {
-      count += static_cast<double>(mask[at]);
-    }
-    num_targets_[static_cast<size_t>(microbatch)] = count;
   }
   if (stage.next_is_here) {
     Stage& next = stage_of(chunk.stage() + 1);
@@ -241,6 +241,22 @@ void Executor::forward(Stage& stage, int microbatch, const BatchReader& reader) 
     const TensorView output = chunk.output(memory);
     stream_.copy(next.activations[next_slot].input.data, output.data, output.bytes());
   }
+}
+
+void Executor::load_batch(Stage& stage, int microbatch, MicroBatch& to, const BatchReader& reader) {
+  const Shape tokens{shape_.batch, shape_.seq};
+  const auto begin = static_cast<size_t>(microbatch) * static_cast<size_t>(tokens.num_elements());
+  MicroBatch host{view_of(host_batches_.tokens.data() + begin, tokens),
+                  view_of(host_batches_.targets.data() + begin, tokens),
+                  view_of(host_batches_.mask.data() + begin, tokens)};
+  if (stage.chunk->is_first() || stage_index_.front() < 0) {  // where both ends are here, the first has read it
+    reader(microbatch, host);
+    const float* mask = host.mask.as<float>();
+    num_targets_[static_cast<size_t>(microbatch)] = std::accumulate(mask, mask + tokens.num_elements(), 0.0);
+  }
+  stream_.copy(to.tokens.data, host.tokens.data, host.tokens.bytes());
+  stream_.copy(to.targets.data, host.targets.data, host.targets.bytes());
+  stream_.copy(to.mask.data, host.mask.data, host.mask.bytes());
 }
 
 void Executor::backward(Stage& stage, const Action& action) {

@@ -26,7 +26,8 @@ struct LossSum {
   double num_targets = 0;
 };
 
-// Fills one micro-batch of the running step.
+// Fills one micro-batch of the running step, in host memory. Called once for each micro-batch, on the ranks of the
+// first and of the last stage.
 using BatchReader = std::function<void(int microbatch, MicroBatch& batch)>;
 
 // What may look into a run: tests that inject faults, and the search for the first value that is not finite.
@@ -90,11 +91,20 @@ class Executor {
     int turn = 0;
   };
 
+  // The micro-batches of one step in host memory. Each has a place of its own: the stream may still read an earlier one
+  // when the host reads the next.
+  struct HostBatches {
+    std::vector<int32_t> tokens;
+    std::vector<int32_t> targets;
+    std::vector<float> mask;
+  };
+
   Program prepare(const Schedule& schedule, bool forward_only) const;
   void lay_out(Arena& arena);
   LossSum run(const Program& program, const BatchReader& reader, double grad_scale, bool training, int64_t step);
   void perform(const Action& action, const BatchReader& reader);
   void forward(Stage& stage, int microbatch, const BatchReader& reader);
+  void load_batch(Stage& stage, int microbatch, MicroBatch& to, const BatchReader& reader);
   void backward(Stage& stage, const Action& action);
   void take_slots(const std::vector<SlotEvent>& events);
   void release_slots(const std::vector<SlotEvent>& events);
@@ -117,6 +127,7 @@ class Executor {
   Arena workspace_;
   TensorView loss_sums_;  // [micro-batches] fp64
   std::vector<double> num_targets_;
+  HostBatches host_batches_;
   PipelineBytes bytes_;
   std::unique_ptr<LayerContext> context_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 namespace ashlar {
 namespace {
@@ -56,13 +57,19 @@ LrSchedule make_lr_schedule(const TrainOptions& options) {
           .style = parse_lr_decay_style(options.lr_decay_style)};
 }
 
-BatchReader reader_of(const Training& training, const SampleSource& source, int64_t consumed_samples) {
-  return [&training, &source, consumed_samples](int microbatch, MicroBatch& batch) {
+// Reads the micro-batches of the step that begins at a sample. Handed on by reference: a std::function that held it
+// would allocate in every step.
+struct StepReader {
+  const Training& training;
+  const SampleSource& source;
+  int64_t consumed_samples;
+
+  void operator()(int microbatch, MicroBatch& batch) const {
     fill_batch(batch, source,
                first_sample(consumed_samples, microbatch, training.grid.coordinate().data, training.grid.shape().data,
                             training.options.micro_batch_size));
-  };
-}
+  }
+};
 
 // What all ranks learn of each other behind a step's passes.
 struct StepTotals {
@@ -132,8 +139,8 @@ StepResult train_step(Training& training, const SampleSource& source, int stop_s
   // Gradients are accumulated as sums over targets times this constant, so their size does not grow with the batch.
   const double nominal_targets =
       static_cast<double>(training.options.global_batch_size) * static_cast<double>(training.options.seq_length);
-  const LossSum local = training.executor.train(reader_of(training, source, state.consumed_samples),
-                                                1.0 / nominal_targets, state.iteration + 1);
+  const StepReader reader{training, source, state.consumed_samples};
+  const LossSum local = training.executor.train(std::cref(reader), 1.0 / nominal_targets, state.iteration + 1);
   training.reducer.combine_tied();
 
   const StepTotals totals = share_totals(training, local, stop_signal);
@@ -160,8 +167,8 @@ StepResult train_step(Training& training, const SampleSource& source, int stop_s
 double evaluate(Training& training, const SampleSource& source, int64_t num_batches) {
   LossSum sum;
   for (int64_t batch = 0; batch < num_batches; ++batch) {
-    const LossSum part = training.executor.evaluate(
-        reader_of(training, source, batch * training.options.global_batch_size), training.state.iteration);
+    const StepReader reader{training, source, batch * training.options.global_batch_size};
+    const LossSum part = training.executor.evaluate(std::cref(reader), training.state.iteration);
     sum.loss += part.loss;
     sum.num_targets += part.num_targets;
   }
