@@ -22,15 +22,10 @@ using namespace ashlar::kernels;
 
 namespace {
 
-double best_seconds(const std::function<void()>& run, int repeats) {
+double seconds_of(const std::function<void()>& run) {
+  const auto begin = std::chrono::steady_clock::now();
   run();
-  double best = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < repeats; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    run();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-  }
-  return best;
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 class Bench {
@@ -61,9 +56,16 @@ class Bench {
     const int64_t copied = std::min<int64_t>(bytes, 512 << 20) / 8;
     Tensor from = floats({copied});
     Tensor to = floats({copied});
-    const double copy_seconds =
-        best_seconds([&] { std::memcpy(to.view().data, from.view().data, to.view().bytes()); }, repeats);
-    const double rate = static_cast<double>(bytes) / best_seconds(run, repeats) * 1e-9;
+    double copy_seconds = std::numeric_limits<double>::infinity();
+    double run_seconds = copy_seconds;
+    for (int i = 0; i < repeats; ++i) {  // in turn, so that a busy machine slows both; each twice, for its caches
+      seconds_of([&] { std::memcpy(to.view().data, from.view().data, to.view().bytes()); });
+      copy_seconds =
+          std::min(copy_seconds, seconds_of([&] { std::memcpy(to.view().data, from.view().data, to.view().bytes()); }));
+      seconds_of(run);
+      run_seconds = std::min(run_seconds, seconds_of(run));
+    }
+    const double rate = static_cast<double>(bytes) / run_seconds * 1e-9;
     const double copy_rate = static_cast<double>(copied * 8) / copy_seconds * 1e-9;
     fmt::print("{:<24} {:>9.3f} ms {:>8.2f} GB/s   memcpy {:>8.2f} GB/s   ratio: {:.2f}\n", name,
                static_cast<double>(bytes) / rate * 1e-6, rate, copy_rate, rate / copy_rate);
