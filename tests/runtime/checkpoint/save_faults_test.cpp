@@ -12,7 +12,7 @@
 #include "runtime/base/error.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "tests/runtime/checkpoint/fake_model.h"
-#include "tests/runtime/checkpoint/scratch_dir.h"
+#include "tests/support/scratch_dir.h"
 
 namespace ashlar {
 namespace {
@@ -96,7 +96,7 @@ void step_through(const std::function<bool(int64_t)>& attempt) {
     const int64_t middle = (enough + too_few) / 2;
     (attempt(middle) ? enough : too_few) = middle;
   }
-  for (int64_t k = 0; k < enough; k += k < enough - 200 ? 149 : (k < enough - 24 ? 11 : 1)) {
+  for (int64_t k = 0; k < enough; k += k < enough - 200 ? 499 : (k < enough - 24 ? 23 : 1)) {
     EXPECT_FALSE(attempt(k)) << k;
   }
   for (int64_t k = enough; k < enough + 6; ++k) {
