@@ -13,7 +13,7 @@
 #include "parallel/model/hf_config.h"
 #include "runtime/base/error.h"
 #include "runtime/checkpoint/safetensors.h"
-#include "tests/runtime/checkpoint/scratch_dir.h"
+#include "tests/support/scratch_dir.h"
 
 namespace ashlar {
 namespace {

@@ -11,7 +11,7 @@
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "tests/runtime/checkpoint/fake_model.h"
-#include "tests/runtime/checkpoint/scratch_dir.h"
+#include "tests/support/scratch_dir.h"
 
 namespace ashlar {
 namespace {

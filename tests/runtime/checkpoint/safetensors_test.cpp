@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "runtime/base/error.h"
-#include "tests/runtime/checkpoint/scratch_dir.h"
+#include "tests/support/scratch_dir.h"
 
 namespace ashlar {
 namespace {
