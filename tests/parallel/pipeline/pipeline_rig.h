@@ -1,0 +1,134 @@
+// A model driven by any list of actions: stages where the schedule puts them, several on one rank if it says so.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "parallel/model/gpt.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/zero/grad_reducer.h"
+#include "parallel/zero/optimizer.h"
+
+namespace ashlar::test {
+
+inline GptConfig rig_config(int64_t num_layers, DType dtype = DType::kF32) {
+  return {.num_layers = num_layers,
+          .width = 16,
+          .num_heads = 2,
+          .ffn = 24,
+          .max_positions = 8,
+          .vocab = 19,
+          .padded_vocab = 20,
+          .tied = true,
+          .dtype = dtype};
+}
+
+// The forward actions of a list, in its order.
+inline Schedule forward_part(Schedule schedule) {
+  for (auto& list : schedule.actions) {
+    std::erase_if(list, [](const Action& action) { return action.kind != ActionKind::kForward; });
+  }
+  return schedule;
+}
+
+// "0F0 1F0 1B0 .." for each rank.
+inline Schedule schedule_from(int num_microbatches, std::vector<int> stage_to_rank,
+                              const std::vector<std::string>& lists) {
+  Schedule schedule{"by hand", num_microbatches, std::move(stage_to_rank), {}};
+  for (const std::string& list : lists) {
+    auto& actions = schedule.actions.emplace_back();
+    for (size_t begin = 0; begin < list.size();) {
+      const size_t end = std::min(list.find(' ', begin), list.size());
+      if (end > begin) {
+        actions.push_back(parse_action(std::string_view(list).substr(begin, end - begin)));
+      }
+      begin = end + 1;
+    }
+  }
+  return schedule;
+}
+
+// Micro-batch `microbatch` of step `step`: the same tokens on every placement.
+inline void read_rig_batch(int64_t step, int microbatch, MicroBatch& batch) {
+  for (int64_t at = 0; at < batch.tokens.num_elements(); ++at) {
+    const int64_t n = step * 1000 + microbatch * 100 + at;
+    batch.tokens.as<int32_t>()[at] = static_cast<int32_t>(n * 7 % 19);
+    batch.targets.as<int32_t>()[at] = static_cast<int32_t>((n * 7 + 7) % 19);
+    batch.mask.as<float>()[at] = n % 5 == 0 ? 0.0f : 1.0f;
+  }
+}
+
+class PipelineRig {
+ public:
+  static constexpr BatchShape kShape{2, 8};
+
+  // `compute` has compute actions only; the pipeline has as many ranks as it has lists. layers_per_stage has a number
+  // for each stage.
+  PipelineRig(RankContext& rank, const GptConfig& config, const std::vector<int64_t>& layers_per_stage,
+              const Schedule& compute)
+      : stream(rank.device.create_stream()),
+        grid(rank, {rank.world.size() / compute.num_ranks(), compute.num_ranks(), 1}),
+        chunks(make_chunks(config, layers_per_stage, compute)),
+        store(make_store(rank, config.dtype)),
+        reducer(grid, *stream, store, 1000),
+        executor(rank, grid, *stream, lower(compute), lower(forward_part(compute), {.reduce_grads = false}), borrow(),
+                 kShape, reducer),
+        optimizer(rank, grid, *stream, store, {.kind = OptimizerKind::kSgd, .weight_decay = 0, .clip_grad = 0}) {
+    store.initialize(5);
+  }
+
+  // One step of SGD; the loss on the last stage, 0 elsewhere.
+  double step(int64_t number) {
+    const LossSum sum = executor.train(
+        [number](int microbatch, MicroBatch& batch) { read_rig_batch(number, microbatch, batch); }, 0.01, number);
+    reducer.combine_tied();
+    optimizer.update(0.5, 1.0, optimizer.grad_norm(1.0));
+    stream->synchronize();
+    return sum.loss;
+  }
+  double evaluate(int64_t number) {
+    return executor
+        .evaluate([number](int microbatch, MicroBatch& batch) { read_rig_batch(number, microbatch, batch); }, number)
+        .loss;
+  }
+
+  std::unique_ptr<Stream> stream;
+  ProcessGrid grid;
+  std::vector<std::unique_ptr<StageChunk>> chunks;
+  ParameterStore store;
+  GradReducer reducer;
+  Executor executor;
+  Optimizer optimizer;
+
+ private:
+  std::vector<std::unique_ptr<StageChunk>> make_chunks(const GptConfig& config,
+                                                       const std::vector<int64_t>& layers_per_stage,
+                                                       const Schedule& compute) const {
+    std::vector<std::unique_ptr<StageChunk>> made;
+    for (int stage = 0; stage < compute.num_stages(); ++stage) {
+      if (compute.stage_to_rank[static_cast<size_t>(stage)] == grid.coordinate().pipeline) {
+        made.push_back(make_stage(config, layers_per_stage, stage, grid.coordinate().tensor, grid.shape().tensor));
+      }
+    }
+    return made;
+  }
+  ParameterStore make_store(RankContext& rank, DType dtype) const {
+    std::vector<int> stages;
+    std::vector<std::vector<Parameter*>> parameters;
+    for (const auto& chunk : chunks) {
+      stages.push_back(chunk->stage());
+      parameters.push_back(chunk->parameters());
+    }
+    return ParameterStore(rank.device, grid, stages, parameters, dtype);
+  }
+  std::vector<StageChunk*> borrow() const {
+    std::vector<StageChunk*> all;
+    for (const auto& chunk : chunks) {
+      all.push_back(chunk.get());
+    }
+    return all;
+  }
+};
+
+}  // namespace ashlar::test
