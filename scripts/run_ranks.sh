@@ -2,6 +2,7 @@
 # Starts N ranks of a program on this machine:  scripts/run_ranks.sh N program [arguments]
 #   RUN_RANKS_TIMEOUT=seconds  kills the job after that time (exit code 124)
 #   RUN_RANKS_MPI_ARGS="..."   more arguments for mpirun
+#   RUN_RANKS_VERBOSE=1        mpirun's own messages too
 #
 # TERM, INT and USR1 to this script reach every rank as USR1, which lets a training run finish its step and save; a
 # second one ends the job at once. mpirun itself kills its ranks a second after TERM or INT. Its setting
@@ -19,8 +20,17 @@ if ! command -v mpirun >/dev/null; then
   exit 2
 fi
 
+program=$1
+if ! command -v "$program" >/dev/null; then
+  echo "scripts/run_ranks.sh: $program was not found or cannot be executed" >&2
+  exit 2
+fi
+
 cores=$(nproc)
 settings=(--oversubscribe --bind-to none)
+if [[ -z ${RUN_RANKS_VERBOSE:-} ]]; then # two boxes behind every error would hide what the program says
+  settings+=(--quiet)
+fi
 if ((ranks > cores)); then
   settings+=(--mca mpi_yield_when_idle 1)
 fi
@@ -61,5 +71,9 @@ while kill -0 "$mpirun" 2>/dev/null; do # a signal ended the wait, not mpirun
 done
 if [[ -n $limit ]] && ! kill "$limit" 2>/dev/null; then
   status=124
+fi
+if ((status > 128)); then
+  echo "scripts/run_ranks.sh: exit code $status: a rank was ended by SIG$(kill -l $((status - 128)) 2>/dev/null || echo ?)," \
+    "or mpirun could not start it (RUN_RANKS_VERBOSE=1 shows what it says)" >&2
 fi
 exit "$status"

@@ -124,10 +124,11 @@ const OpRecord* FlightRecorder::find(int slot, OpKind kind, uint64_t number) con
 std::string FlightRecorder::dump(size_t num_last) const {
   std::string text = fmt::format("flight recorder of rank {}: the last operations of each group", world_rank_);
   for (const auto& group : groups_) {
-    if (!group->open || group->num_records == 0) {
+    if (group->num_records == 0) {
       continue;
     }
-    text += fmt::format("\n  group \"{}\"", group->name);
+    // Groups that were closed count too: the error that leads here has unwound the objects that held them.
+    text += fmt::format("\n  group \"{}\"{}", group->name, group->open ? "" : " (closed)");
     const uint64_t num = std::min<uint64_t>({group->num_records, num_last, kRingLength});
     for (uint64_t index = group->num_records - num; index < group->num_records; ++index) {
       const OpRecord& record = group->ring[index % kRingLength];
@@ -136,8 +137,8 @@ std::string FlightRecorder::dump(size_t num_last) const {
                               ? fmt::format("finished after {:.6f} s", record.finished_seconds - record.entered_seconds)
                               : "NOT FINISHED");
       if (record.step >= 0) {
-        text +=
-            fmt::format(", step {}, action {}, micro-batch {}", record.step, record.action.data(), record.microbatch);
+        text += fmt::format(", step {}, action {}{}", record.step, record.action.data(),
+                            record.microbatch < 0 ? "" : fmt::format(", micro-batch {}", record.microbatch));
       }
     }
   }

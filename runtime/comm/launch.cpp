@@ -23,7 +23,7 @@ void keep_freed_memory_mapped() {
 }
 
 int run_alone(const std::function<int(RankContext&)>& body) {
-  ThreadWorld world(1, Carrier::kRegion);
+  ThreadWorld world(1, Carrier::kRegion, RegionRounds::kBufferBytes);
   Log log("rank 0");
   FlightRecorder recorder(world.board(), 0);
   CpuDevice device;

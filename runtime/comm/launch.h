@@ -28,8 +28,9 @@ int run_main(int argc, char** argv, const std::function<int(RankContext&)>& body
 // Runs `body` on `num_ranks` threads with thread communicators; rethrows the first error. For tests and small tools.
 struct ThreadRankOptions {
   double timeout_seconds = 60;
-  bool queued_streams = false;         // the device's streams run on worker threads
-  Carrier carrier = Carrier::kRegion;  // kMessages tests what groups that span hosts do
+  bool queued_streams = false;              // the device's streams run on worker threads
+  size_t buffer_bytes = size_t{256} << 10;  // 16 KiB or more; small ones make many chunks of little data
+  Carrier carrier = Carrier::kRegion;       // kMessages tests what groups that span hosts do
 };
 void run_thread_ranks(int num_ranks, const std::function<void(RankContext&)>& body,
                       const ThreadRankOptions& options = {});

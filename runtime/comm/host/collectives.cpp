@@ -9,7 +9,7 @@ namespace ashlar {
 namespace {
 
 // Below this, every member sums everything itself: one meeting instead of two.
-constexpr size_t kSmallBytes = size_t{16} << 10;
+constexpr size_t kSmallBytes = size_t{16} << 10;  // at most the common capacity
 
 void copy_unless_same(std::byte* dst, const std::byte* src, size_t bytes) {
   if (dst != src && bytes > 0) {

@@ -4,12 +4,13 @@
 
 namespace ashlar {
 
-MessageRounds::MessageRounds(HostRank& rank, GroupInfo group, std::unique_ptr<Messenger> messenger)
+MessageRounds::MessageRounds(HostRank& rank, GroupInfo group, std::unique_ptr<Messenger> messenger, size_t buffer_bytes)
     : rank_(rank),
       group_(std::move(group)),
       messenger_(std::move(messenger)),
+      buffer_bytes_(buffer_bytes),
       signatures_(static_cast<size_t>(group_.size())),
-      received_(static_cast<size_t>(group_.size()) * kBufferBytes) {}
+      received_(static_cast<size_t>(group_.size()) * buffer_bytes_) {}
 
 void MessageRounds::begin(const OpInfo& op) {
   op_ = op;
@@ -32,7 +33,7 @@ void MessageRounds::give_all(const std::byte* data, size_t bytes) {
 void MessageRounds::expect(int from, size_t bytes) {
   if (from != group_.rank && bytes > 0) {
     messages_.push_back(
-        {.peer = from, .data = received_.data() + static_cast<size_t>(from) * kBufferBytes, .bytes = bytes});
+        {.peer = from, .data = received_.data() + static_cast<size_t>(from) * buffer_bytes_, .bytes = bytes});
   }
 }
 
@@ -84,7 +85,7 @@ void MessageRounds::compare_signatures(uint64_t batch) {
 }
 
 const std::byte* MessageRounds::piece(int from) const {
-  return received_.data() + static_cast<size_t>(from) * kBufferBytes;
+  return received_.data() + static_cast<size_t>(from) * buffer_bytes_;
 }
 
 // A member has entered when its signature came (`entered`: all signatures came earlier), and arrived when all messages

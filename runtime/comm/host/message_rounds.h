@@ -12,12 +12,10 @@ namespace ashlar {
 
 class MessageRounds final : public Rounds {
  public:
-  static constexpr size_t kBufferBytes = size_t{256} << 10;
+  MessageRounds(HostRank& rank, GroupInfo group, std::unique_ptr<Messenger> messenger, size_t buffer_bytes);
 
-  MessageRounds(HostRank& rank, GroupInfo group, std::unique_ptr<Messenger> messenger);
-
-  size_t piece_capacity() const override { return kBufferBytes; }
-  size_t common_capacity() const override { return kBufferBytes; }
+  size_t piece_capacity() const override { return buffer_bytes_; }
+  size_t common_capacity() const override { return buffer_bytes_; }
   void begin(const OpInfo& op) override;
   void give(int to, const std::byte* data, size_t bytes) override;
   void give_all(const std::byte* data, size_t bytes) override;
@@ -34,12 +32,13 @@ class MessageRounds final : public Rounds {
   HostRank& rank_;
   GroupInfo group_;
   std::unique_ptr<Messenger> messenger_;
+  size_t buffer_bytes_;
   OpInfo op_;
   bool compare_ = false;  // the members' signatures are still to be exchanged
   std::vector<OpInfo> signatures_;
   std::vector<Message> messages_;  // of the round being prepared
   std::vector<Message> signature_messages_;
-  std::vector<std::byte> received_;  // kBufferBytes a member
+  std::vector<std::byte> received_;  // buffer_bytes_ a member
 };
 
 }  // namespace ashlar

@@ -7,26 +7,27 @@
 
 namespace ashlar {
 
-size_t RegionRounds::block_bytes() {
+size_t RegionRounds::block_bytes(size_t buffer_bytes) {
   static_assert(sizeof(Line) <= kLineBytes);
-  return kLineBytes + 2 * kBufferBytes;
+  return kLineBytes + 2 * buffer_bytes;
 }
 
 void RegionRounds::initialize_block(std::byte* block) {
   new (block) Line;
 }
 
-RegionRounds::RegionRounds(HostRank& rank, GroupInfo group, SharedRegion region)
+RegionRounds::RegionRounds(HostRank& rank, GroupInfo group, SharedRegion region, size_t buffer_bytes)
     : rank_(rank),
       group_(std::move(group)),
       region_(std::move(region)),
-      stride_(kBufferBytes / static_cast<size_t>(group_.size()) / 64 * 64),
+      buffer_bytes_(buffer_bytes),
+      stride_(buffer_bytes / static_cast<size_t>(group_.size()) / 64 * 64),
       compared_(static_cast<size_t>(group_.size())) {}
 
 // Round n uses buffer n % 2. A buffer is written again two rounds later, and in between its writer has seen everybody
 // arrive at the next round, which they do after reading this one. So one meeting a round is enough.
 std::byte* RegionRounds::buffer(int member, uint64_t round) const {
-  return region_.blocks[static_cast<size_t>(member)] + kLineBytes + (round % 2) * kBufferBytes;
+  return region_.blocks[static_cast<size_t>(member)] + kLineBytes + (round % 2) * buffer_bytes_;
 }
 
 void RegionRounds::begin(const OpInfo& op) {

@@ -22,14 +22,14 @@ class RegionRounds final : public Rounds {
   // Two buffers of 256 KiB a member: both stay in the L2 cache, and 8 ranks with 6 groups each need 24 MB of the 64 MB
   // that containers usually have in /dev/shm.
   static constexpr size_t kBufferBytes = size_t{256} << 10;
-  static size_t block_bytes();
+  static size_t block_bytes(size_t buffer_bytes);
   // Each member's block once, before anybody uses the region.
   static void initialize_block(std::byte* block);
 
-  RegionRounds(HostRank& rank, GroupInfo group, SharedRegion region);
+  RegionRounds(HostRank& rank, GroupInfo group, SharedRegion region, size_t buffer_bytes);
 
   size_t piece_capacity() const override { return stride_; }
-  size_t common_capacity() const override { return kBufferBytes; }
+  size_t common_capacity() const override { return buffer_bytes_; }
   void begin(const OpInfo& op) override;
   void give(int to, const std::byte* data, size_t bytes) override;
   void give_all(const std::byte* data, size_t bytes) override;
@@ -56,6 +56,7 @@ class RegionRounds final : public Rounds {
   HostRank& rank_;
   GroupInfo group_;
   SharedRegion region_;
+  size_t buffer_bytes_;
   size_t stride_;
   OpInfo op_;
   uint64_t num_rounds_ = 0;     // finished or being exchanged

@@ -80,7 +80,9 @@ std::string StatusBoard::stand(int world_rank) const {
   const std::string coordinate = status.coordinate.load();
   std::string text = fmt::format("rank {}{}: ", world_rank, coordinate.empty() ? "" : " (" + coordinate + ")");
   if (const int64_t step = status.step.load(); step >= 0) {
-    text += fmt::format("step {}, action {}, micro-batch {}; ", step, status.action.load(), status.microbatch.load());
+    const int64_t microbatch = status.microbatch.load();
+    text += fmt::format("step {}, action {}{}; ", step, status.action.load(),
+                        microbatch < 0 ? "" : fmt::format(", micro-batch {}", microbatch));
   }
   std::string waits;
   for (const GroupStatus& group : status.groups) {

@@ -67,7 +67,7 @@ MPI_Comm MpiWorld::make_comm(const GroupInfo& group) {
 
 SharedRegion MpiWorld::make_region(MPI_Comm comm, int size) {
   MPI_Win window = MPI_WIN_NULL;
-  RegionRounds::initialize_block(allocate_shared(comm, RegionRounds::block_bytes(), window));
+  RegionRounds::initialize_block(allocate_shared(comm, RegionRounds::block_bytes(RegionRounds::kBufferBytes), window));
   SharedRegion region;
   for (int member = 0; member < size; ++member) {
     MPI_Aint bytes = 0;
@@ -108,10 +108,11 @@ GroupParts MpiRank::make_group(const GroupInfo& group) {
     return parts;
   }
   if (world_.carrier() == Carrier::kRegion && world_.on_one_host(group)) {
-    parts.rounds = std::make_unique<RegionRounds>(*this, group, world_.make_region(comm, group.size()));
+    parts.rounds = std::make_unique<RegionRounds>(*this, group, world_.make_region(comm, group.size()),
+                                                  RegionRounds::kBufferBytes);
   } else {
     parts.rounds = std::make_unique<MessageRounds>(
-        *this, group, std::make_unique<MpiMessenger>(*this, group, world_.duplicate(comm)));
+        *this, group, std::make_unique<MpiMessenger>(*this, group, world_.duplicate(comm)), RegionRounds::kBufferBytes);
   }
   return parts;
 }

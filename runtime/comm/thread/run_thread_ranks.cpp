@@ -53,7 +53,7 @@ void run_rank(ThreadWorld& world, int world_rank, const std::function<void(RankC
 }  // namespace
 
 void run_thread_ranks(int num_ranks, const std::function<void(RankContext&)>& body, const ThreadRankOptions& options) {
-  ThreadWorld world(num_ranks, options.carrier);
+  ThreadWorld world(num_ranks, options.carrier, options.buffer_bytes);
   FirstError first_error;
   {
     std::vector<std::jthread> threads;

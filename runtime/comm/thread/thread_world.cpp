@@ -16,9 +16,10 @@ std::shared_ptr<std::byte> aligned_bytes(size_t bytes) {
 
 }  // namespace
 
-ThreadWorld::ThreadWorld(int num_ranks, Carrier carrier)
+ThreadWorld::ThreadWorld(int num_ranks, Carrier carrier, size_t buffer_bytes)
     : num_ranks_(num_ranks),
       carrier_(carrier),
+      buffer_bytes_(buffer_bytes),
       board_memory_(aligned_bytes(StatusBoard::region_bytes(num_ranks))),
       board_(board_memory_.get(), num_ranks, true) {}
 
@@ -33,10 +34,10 @@ std::shared_ptr<ThreadWorld::Group> ThreadWorld::group(const GroupInfo& info) {
   group->exchange_mail.resize(size);
   group->round_mail.resize(size);
   if (carrier_ == Carrier::kRegion && size > 1) {
-    const std::shared_ptr<std::byte> memory = aligned_bytes(size * RegionRounds::block_bytes());
+    const std::shared_ptr<std::byte> memory = aligned_bytes(size * RegionRounds::block_bytes(buffer_bytes_));
     group->region.owner = memory;
     for (size_t member = 0; member < size; ++member) {
-      group->region.blocks.push_back(memory.get() + member * RegionRounds::block_bytes());
+      group->region.blocks.push_back(memory.get() + member * RegionRounds::block_bytes(buffer_bytes_));
       RegionRounds::initialize_block(group->region.blocks.back());
     }
   }
@@ -52,12 +53,13 @@ GroupParts ThreadRank::make_group(const GroupInfo& info) {
   if (info.size() > 1) {
     if (world_.carrier() == Carrier::kRegion) {
       SharedRegion region{shared, shared->region.blocks};
-      parts.rounds = std::make_unique<RegionRounds>(*this, info, std::move(region));
+      parts.rounds = std::make_unique<RegionRounds>(*this, info, std::move(region), world_.buffer_bytes());
     } else {
       parts.rounds = std::make_unique<MessageRounds>(
           *this, info,
           std::make_unique<ThreadMessenger>(*this, info, std::shared_ptr<PostOffice>(shared, &shared->round_mail),
-                                            world_.board()));
+                                            world_.board()),
+          world_.buffer_bytes());
     }
   }
   return parts;

@@ -15,10 +15,11 @@ namespace ashlar {
 
 class ThreadWorld {
  public:
-  ThreadWorld(int num_ranks, Carrier carrier);
+  ThreadWorld(int num_ranks, Carrier carrier, size_t buffer_bytes);
 
   int num_ranks() const { return num_ranks_; }
   Carrier carrier() const { return carrier_; }
+  size_t buffer_bytes() const { return buffer_bytes_; }
   StatusBoard& board() { return board_; }
 
   // What the members of a group share; made by the first of them, freed by the last.
@@ -32,6 +33,7 @@ class ThreadWorld {
  private:
   int num_ranks_;
   Carrier carrier_;
+  size_t buffer_bytes_;  // of a member in each group: the size of chunks
   std::shared_ptr<std::byte> board_memory_;
   StatusBoard board_;
   std::mutex mutex_;

@@ -11,17 +11,18 @@ namespace {
 thread_local int64_t num_allocations = 0;
 }
 
-void* operator new(std::size_t bytes) {
+// Not inlined: g++ would see malloc on one side and delete on the other and warn.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++num_allocations;
   if (void* data = std::malloc(bytes)) {
     return data;
   }
   throw std::bad_alloc();
 }
-void operator delete(void* data) noexcept {
+[[gnu::noinline]] void operator delete(void* data) noexcept {
   std::free(data);
 }
-void operator delete(void* data, std::size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* data, std::size_t) noexcept {
   std::free(data);
 }
 

@@ -8,12 +8,15 @@
 #include "tests/runtime/comm/contract_data.h"
 
 namespace ashlar {
+
+int64_t contract_buffer_elements = 65536;
+
 namespace {
 
-// Around the vector width, the small-message limit (16 KiB) and, for a buffer of 256 KiB divided by `share` members,
+// Around the vector width, the small-message limit (16 KiB) and, for a buffer divided by `share` members,
 // several chunks of fp32 plus one.
 std::vector<int64_t> counts(int share) {
-  return {0, 1, 31, 33, 4096, 4097, 2 * 65536 / share + 1};
+  return {0, 1, 31, 33, 4096, 4097, 2 * contract_buffer_elements / share + 1};
 }
 
 template <typename T>
@@ -244,8 +247,9 @@ void random_sequences_of_operations(RankContext& rank) {
   };
   for (uint64_t turn = 0; turn < 80; ++turn) {
     const auto kind = draw(5);
-    const auto count =
-        static_cast<int64_t>(draw(4) == 0 ? draw(80000) / static_cast<uint64_t>(world.size()) : draw(300));
+    const auto count = static_cast<int64_t>(draw(4) == 0 ? draw(static_cast<uint64_t>(contract_buffer_elements)) /
+                                                               static_cast<uint64_t>(world.size())
+                                                         : draw(300));
     const int root = static_cast<int>(draw(static_cast<uint64_t>(world.size())));
     const auto all = operands<float>(world, count * world.size(), turn);
     std::vector<float> x = all[static_cast<size_t>(world.rank())];

@@ -13,6 +13,9 @@ struct ContractCase {
   void (*body)(RankContext&);
 };
 
+// fp32 elements in one member's buffer: decides which sizes take several chunks. Set before the ranks start.
+extern int64_t contract_buffer_elements;
+
 std::vector<ContractCase> collective_cases();
 std::vector<ContractCase> exchange_cases();
 

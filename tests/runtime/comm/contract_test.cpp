@@ -58,11 +58,14 @@ int main(int argc, char** argv) {
   if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) {
     return ashlar::run_under_mpi(argc, argv);
   }
+  // Small buffers: many chunks of little data, so that sanitizers are done in seconds. Processes use the real size.
+  constexpr size_t kBufferBytes = size_t{16} << 10;
+  ashlar::contract_buffer_elements = kBufferBytes / sizeof(float);
   for (const int num_ranks : {1, 2, 3, 4, 8}) {
-    ashlar::register_on_threads(num_ranks, "", {});
+    ashlar::register_on_threads(num_ranks, "", {.buffer_bytes = kBufferBytes});
   }
-  ashlar::register_on_threads(3, "Messages", {.carrier = ashlar::Carrier::kMessages});
-  ashlar::register_on_threads(4, "Messages", {.carrier = ashlar::Carrier::kMessages});
-  ashlar::register_on_threads(2, "Queued", {.queued_streams = true});
+  ashlar::register_on_threads(3, "Messages", {.buffer_bytes = kBufferBytes, .carrier = ashlar::Carrier::kMessages});
+  ashlar::register_on_threads(4, "Messages", {.buffer_bytes = kBufferBytes, .carrier = ashlar::Carrier::kMessages});
+  ashlar::register_on_threads(2, "Queued", {.queued_streams = true, .buffer_bytes = kBufferBytes});
   return RUN_ALL_TESTS();
 }

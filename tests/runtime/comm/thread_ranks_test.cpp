@@ -46,7 +46,7 @@ TEST(ThreadRanks, PeersHearWhoEndedTheJob) {
 TEST(ThreadRanks, QueuedStreamsAreWaitedFor) {
   run_ranks_queued(2, [](RankContext& rank) {
     const std::unique_ptr<Stream> stream = rank.device.create_stream();
-    constexpr size_t kCount = 1 << 20;
+    constexpr size_t kCount = 1 << 17;
     std::vector<float> source(kCount, 1.0f + static_cast<float>(rank.world.rank()));
     std::vector<float> x(kCount, -1.0f);
     stream->copy(x.data(), source.data(), kCount * sizeof(float));
