@@ -2,10 +2,19 @@
 
 #include <cmath>
 #include <iostream>
+#include <limits>
 
 #include "parallel/train/signals.h"
 
 namespace ashlar {
+namespace {
+
+// x86 makes its NaNs with the sign bit set; "-nan" would look as if the sign meant something.
+double plain_nan(double value) {
+  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
+}
+
+}  // namespace
 
 RunReport::RunReport(Training& training, const DataSources& data)
     : training_(training),
@@ -29,9 +38,9 @@ RunReport::RunReport(Training& training, const DataSources& data)
                     options.num_attention_heads, training.config.vocab, training.config.padded_vocab));
   print(fmt::format("grid: {}, schedule {}, {} micro-batches of {} samples x {} tokens", training.grid.shape().text(),
                     options.pipeline_schedule, options.num_microbatches, options.micro_batch_size, options.seq_length));
-  print("train: " + data.train->description());
+  print(data.train->description());
   if (data.valid) {
-    print("valid: " + data.valid->description());
+    print(data.valid->description());
   }
   print(fmt::format(
       "memory of rank 0: parameters {:.1f} MiB, gradients {:.1f} MiB, optimizer {:.1f} MiB, activations "
@@ -55,8 +64,8 @@ void RunReport::step(const StepResult& result) {
   metrics.consumed_samples = state.consumed_samples;
   metrics.consumed_tokens = state.consumed_samples * options.seq_length;
   metrics.global_batch_size = options.global_batch_size;
-  metrics.loss = result.loss;
-  metrics.grad_norm = result.grad_norm;
+  metrics.loss = plain_nan(result.loss);
+  metrics.grad_norm = plain_nan(result.grad_norm);
   metrics.learning_rate = result.learning_rate;
   metrics.step_time_s = seconds;
   metrics.tokens_per_s = static_cast<double>(step_tokens) / seconds;
@@ -84,7 +93,7 @@ void RunReport::step(const StepResult& result) {
   if (first_ || !updated || iteration % options.log_interval == 0 || iteration == options.train_iters) {
     first_ = false;
     StepMetrics mean = metrics;  // Megatron's line shows the mean since the line before
-    mean.loss = loss_sum_ / static_cast<double>(num_steps_);
+    mean.loss = plain_nan(loss_sum_ / static_cast<double>(num_steps_));
     mean.step_time_s = seconds_ / static_cast<double>(num_steps_);
     mean.tokens_per_s = static_cast<double>(step_tokens) / mean.step_time_s;
     mean.model_tflops = mean.tokens_per_s * flops_per_token_ / training_.rank.world.size() / 1e12;
@@ -136,7 +145,8 @@ std::string RunReport::describe_non_finite(const StepResult& result, const std::
   return fmt::format(
       "step {}: loss {}, gradient norm {}: {}. The weights are those of step {}; nothing was saved. "
       "--no-check-for-nan-in-loss-and-grad goes on regardless",
-      training_.state.iteration + 1, result.loss, result.grad_norm, where, training_.state.iteration);
+      training_.state.iteration + 1, plain_nan(result.loss), plain_nan(result.grad_norm), where,
+      training_.state.iteration);
 }
 
 void RunReport::print(const std::string& text) {

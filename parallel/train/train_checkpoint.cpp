@@ -1,16 +1,14 @@
 #include "parallel/train/train_checkpoint.h"
 
 #include <array>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "parallel/train/flags.h"
+#include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
 
 namespace ashlar {
 namespace {
-
-namespace fs = std::filesystem;
 
 // Settings that make the model what it is: a checkpoint with others does not fit.
 constexpr std::array kModelFlags = {
@@ -31,10 +29,6 @@ constexpr std::array kTrainingFlags = {
     "lr-decay-iters",    "lr-warmup-iters", "weight-decay", "adam-beta1", "adam-beta2", "adam-eps", "clip-grad",
     "eod-mask-loss",
 };
-
-fs::path iteration_directory(const std::string& directory, int64_t iteration) {
-  return fs::path(directory) / fmt::format("iter_{:07}", iteration);
-}
 
 // The inverse of options_json, for settings that still exist.
 TrainOptions options_from_json(const nlohmann::json& json) {
@@ -117,7 +111,7 @@ std::optional<int64_t> load_training(Training& training, const std::string& dire
     return std::nullopt;
   }
   agree(training.rank.world, [&] {
-    const Manifest manifest = read_manifest(iteration_directory(directory, *iteration), *iteration);
+    const Manifest manifest = read_manifest(CheckpointLayout(directory).set(*iteration), *iteration);
     compare_settings(training, manifest.state.at("options"), directory);
   });
   const std::vector<NamedSlice> slices = checkpoint_slices(training, true);
@@ -146,7 +140,7 @@ HfConfig hf_config(const GptConfig& config) {
 }
 
 TrainOptions saved_options(const std::string& directory, int64_t iteration) {
-  const Manifest manifest = read_manifest(iteration_directory(directory, iteration), iteration);
+  const Manifest manifest = read_manifest(CheckpointLayout(directory).set(iteration), iteration);
   return options_from_json(manifest.state.at("options"));
 }
 
