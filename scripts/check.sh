@@ -41,12 +41,33 @@ stage() {
   [[ $outcome == ok ]]
 }
 
-# build_and_test PRESET LIMIT [CTEST ARGUMENTS]: tests only what was built.
+# The programs behind the unit tests of a build folder: all that a sanitizer build is asked for.
+unit_programs() {
+  ctest --test-dir "$1" -N -L unit | sed -nE 's/^ *Test +#[0-9]+: (.*)$/\1/p' | while read -r name; do
+    if ninja -C "$1" -t query "$name" >/dev/null 2>&1; then
+      echo "$name"
+    fi
+  done
+}
+
+# build PRESET [unit]: everything, or only what the unit tests run.
+build() {
+  cmake --preset "$1" || return 1
+  local programs=()
+  if [[ ${2:-} == unit ]]; then
+    mapfile -t programs < <(unit_programs "build/$1")
+    ((${#programs[@]} > 0)) || { echo "no unit tests in build/$1"; return 1; }
+  fi
+  cmake --build --preset "$1" -j "$cores" ${programs:+--target "${programs[@]}"}
+}
+export -f build unit_programs
+export cores
+
+# build_and_test PRESET LIMIT [unit]: tests only what was built.
 build_and_test() {
   local preset=$1 limit=$2
-  shift 2
-  stage "build $preset" 1200 bash -c "cmake --preset $preset && cmake --build --preset $preset -j $cores" &&
-    stage "test $preset" "$limit" "${runner[@]}" ctest --preset "$preset" -j "$cores" --no-tests=error "$@"
+  stage "build $preset" 1200 bash -c "set -o pipefail; build $preset ${3:-}" &&
+    stage "test $preset" "$limit" "${runner[@]}" ctest --preset "$preset" -j "$cores" --no-tests=error
 }
 
 stage "setup" 900 scripts/setup.sh || { echo "check: without these packages nothing can be built"; exit 1; }
@@ -54,9 +75,9 @@ stage "format" 120 scripts/format.sh --check
 stage "include rules" 60 scripts/check_includes.py
 
 runner=()
-build_and_test release 900
+build_and_test release 1200
 if [[ $mode != fast ]]; then
-  build_and_test asan 600
+  build_and_test asan 600 unit
   # g++ 12's ThreadSanitizer ends at once ("unexpected memory mapping") where the kernel spreads addresses over more
   # than 28 bits, as kernels since 6.6 do by default; setarch -R switches that off for the tests.
   program=$(mktemp -d)
@@ -68,7 +89,7 @@ if [[ $mode != fast ]]; then
     "$program/empty" >/dev/null 2>&1 || runner=(setarch -R)
   done
   if "${runner[@]}" "$program/empty" >/dev/null 2>&1; then
-    build_and_test tsan 600
+    build_and_test tsan 600 unit
   else
     failed=1
     summary+=("test tsan              FAILED: ThreadSanitizer cannot start here; as root: sysctl vm.mmap_rnd_bits=28")

@@ -44,8 +44,8 @@ PATH=$PATH:/usr/games bible -f -l 999 gen1:1-rev22:21 >"$run_dir/bible.txt"
 "$bin/preprocess_data" --input "$run_dir/bible.txt" --output-prefix "$run_dir/bible" --tokenizer-type ByteTokenizer \
   --append-eod --overwrite
 
-# One layer is 12 x 128 x 128 weights and four of them, with 257 bytes and 64 positions, make 0.86 million. A global batch
-# of 32 samples divides by every data size up to 16 with micro-batches of 2.
+# 834,432 parameters see 400 x 32 x 64 = 0.8 million tokens, and the validation loss falls from 5.5 to 1.76 on every grid.
+# 4 heads and 4 layers divide by tensor and pipeline sizes up to 4, 32 samples by 4 x data sizes up to 8.
 step 4 "training on tensor $tensor x pipeline $pipeline x data $data = $ranks ranks (log: $run_dir/train.log)"
 rm -rf "$run_dir/checkpoints" "$run_dir/metrics.jsonl" # this script's own, of the run before
 cores=$(nproc)
@@ -66,7 +66,4 @@ OMP_NUM_THREADS=$cores "$bin/sample_gpt" --load "$run_dir/checkpoints" --num-byt
   --seed 1 --temperature 0.8 | tee "$run_dir/sample.txt"
 
 step 6 "done: checkpoint in $run_dir/checkpoints, one JSON object per step in $run_dir/metrics.jsonl"
-loss=$(grep -oE 'validation loss at iteration .*lm loss value: [0-9.E+-]+' "$run_dir/train.log" | tail -n 1 |
-  sed 's/.*value: //')
-[[ -n $loss ]] || { echo "quickstart: no validation loss in $run_dir/train.log" >&2; exit 1; }
-LC_ALL=C printf 'final validation loss: %.3f\n' "$loss"
+grep '^final validation loss: ' "$run_dir/train.log" | tail -n 1

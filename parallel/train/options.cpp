@@ -22,9 +22,9 @@ using Values = std::map<std::string, std::vector<std::string>>;  // by flag name
 [[noreturn]] void unknown_flag(const std::string& name, const std::string& where) {
   const auto nearest = nearest_name(name, flag_names());
   throw Error(ErrorCode::kUsage,
-              fmt::format("unknown {}{}; --help lists all flags", where,
+              fmt::format("unknown {}{} --help lists all flags", where,
                           nearest ? fmt::format("; did you mean {}{}?", where.starts_with("flag") ? "--" : "", *nearest)
-                                  : std::string()));
+                                  : std::string(";")));
 }
 
 // Words that no flag claimed. A word behind an unknown flag is probably its value, so flags are named first.
