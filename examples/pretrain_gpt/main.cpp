@@ -47,6 +47,7 @@ void load_weights(Training& training, uint64_t data_fingerprint) {
 }
 
 void save(Training& training, const TestFaults& faults, uint64_t data_fingerprint, RunReport& report) {
+  training.rank.recorder.set_position(training.state.iteration, "save", -1);
   faults.before_checkpoint(training);
   try {
     save_training(training, training.options.save, data_fingerprint, faults.storage(training));
@@ -64,6 +65,7 @@ bool due(int64_t interval, int64_t iteration) {
 }
 
 int run_training(RankContext& rank, const TrainOptions& options) {
+  const StopSignals signals;  // first, so that a signal during the start does not kill: one step, a save, the end
   const DataSources data = open_data(rank, options);
   Training training(rank, options);
   const TestFaults faults(options);
@@ -76,7 +78,6 @@ int run_training(RankContext& rank, const TrainOptions& options) {
     check_save_directory(rank, options.save, checkpoint_slices(training, true));
   }
 
-  const StopSignals signals;
   RunReport report(training, data);
   int64_t saved_iteration = training.state.iteration;
   int stop_signal = 0;

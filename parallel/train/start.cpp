@@ -69,6 +69,7 @@ void require_same_settings(RankContext& rank, const TrainOptions& options) {
 ParsedCommand start_command(RankContext& rank, const std::vector<std::string>& args) {
   ParsedCommand command;
   agree(rank.world, [&] {
+    REQUIRE(!args.empty(), ErrorCode::kUsage, "a training run needs flags; --help begins with examples");
     command = parse_train_options(args);
     if (command.print) {
       return;

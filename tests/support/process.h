@@ -12,19 +12,19 @@
 namespace ashlar {
 
 struct Command {
-  std::vector<std::string> words;                     // program and arguments
-  std::map<std::string, std::string> environment{};   // added to ours
-  std::filesystem::path directory{};                  // where it runs; ours when empty
-  double timeout_seconds = 60;                        // a limit for hangs; wait() kills at it
-  bool limit_file_bytes = false;                      // files of at most max_file_bytes: what is beyond fails (EFBIG)
+  std::vector<std::string> words;                    // program and arguments
+  std::map<std::string, std::string> environment{};  // added to ours
+  std::filesystem::path directory{};                 // where it runs; ours when empty
+  double timeout_seconds = 60;                       // a limit for hangs; wait() kills at it
+  bool limit_file_bytes = false;                     // files of at most max_file_bytes: what is beyond fails (EFBIG)
   long long max_file_bytes = 0;
 };
 
 struct Ended {
   int exit_code = -1;  // 128 + signal when a signal ended it
   bool timed_out = false;
-  std::string out;  // stdout
-  std::string err;  // stderr
+  std::string out;     // stdout
+  std::string err;     // stderr
   int ranks_left = 0;  // ranks that outlived the command (and were then killed)
 
   std::string all() const { return out + err; }
