@@ -39,6 +39,9 @@ inline LogicalTensors gather_logical(Training& training, TensorKind kind) {
       const Parameter& parameter = *entries[at].parameter;
       if (parameter.name == tensor.name && entries[at].counted && training.grid.coordinate().data == 0) {
         const float* from = tensor_of(training, at, kind).as<float>();
+        if (from == nullptr) {
+          continue;  // SGD has no moments
+        }
         parameter.shard.for_each_run([&](int64_t local, int64_t global, int64_t length) {
           std::copy_n(from + local, length, values.data() + global);
         });
