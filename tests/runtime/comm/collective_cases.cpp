@@ -16,7 +16,7 @@ namespace {
 // Around the vector width, the small-message limit (16 KiB) and, for a buffer divided by `share` members,
 // several chunks of fp32 plus one.
 std::vector<int64_t> counts(int share) {
-  return {0, 1, 31, 33, 4096, 4097, 2 * contract_buffer_elements / share + 1};
+  return {0, 1, 31, 33, 4096 / share, 4096 / share + 1, 2 * contract_buffer_elements / share + 1};
 }
 
 template <typename T>
@@ -200,7 +200,7 @@ void split_by_color_and_key(RankContext& rank) {
     EXPECT_EQ(part->name(), "part");
     EXPECT_EQ(std::vector<int>(part->world_ranks().begin(), part->world_ranks().end()), expected);
     EXPECT_EQ(part->world_ranks()[static_cast<size_t>(part->rank())], world.rank());
-    for (const int64_t count : {1, 100000}) {
+    for (const int64_t count : {1, 20000}) {
       const auto all = operands<float>(*part, count);
       std::vector<float> x = all[static_cast<size_t>(part->rank())];
       part->all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
@@ -226,9 +226,9 @@ void groups_work_side_by_side(RankContext& rank) {
   const auto stream = rank.device.create_stream();
   const std::unique_ptr<Communicator> pair = rank.world.split(rank.world.rank() / 2, rank.world.rank(), "pair");
   const std::unique_ptr<Communicator> twin = rank.world.split(0, rank.world.rank(), "twin");
-  for (uint64_t turn = 0; turn < 20; ++turn) {
+  for (uint64_t turn = 0; turn < 12; ++turn) {
     for (Communicator* comm : {pair.get(), &rank.world, pair.get(), twin.get()}) {
-      const int64_t count = static_cast<int64_t>(1 + turn * 977);
+      const int64_t count = static_cast<int64_t>(1 + turn * 577);
       const auto all = operands<float>(*comm, count, turn);
       std::vector<float> x = all[static_cast<size_t>(comm->rank())];
       comm->all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
