@@ -1,0 +1,258 @@
+// Parameter arenas, gradient sums and the optimizer, on made-up gradients.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include "parallel/model/gpt.h"
+#include "parallel/zero/grad_reducer.h"
+#include "parallel/zero/optimizer.h"
+#include "tests/support/compare.h"
+#include "tests/support/run_ranks.h"
+
+namespace ashlar {
+namespace {
+
+GptConfig small_config(bool tied = true) {
+  return {.num_layers = 2,
+          .width = 16,
+          .num_heads = 4,
+          .ffn = 24,
+          .max_positions = 8,
+          .vocab = 13,
+          .padded_vocab = 16,
+          .tied = tied};
+}
+
+// A rank's stage and its parameters, without executor and data.
+struct Model {
+  Model(RankContext& rank, const GridShape& shape, const GptConfig& config = small_config())
+      : stream(rank.device.create_stream()),
+        grid(rank, shape),
+        chunk(make_stage(config, std::vector<int64_t>(static_cast<size_t>(shape.pipeline), 2 / shape.pipeline),
+                         grid.coordinate().pipeline, grid.coordinate().tensor, shape.tensor)),
+        store(rank.device, grid, {grid.coordinate().pipeline}, {chunk->parameters()}, config.dtype) {}
+
+  // Gradients that depend on name and global index; a tied table's lies half in each of its two uses.
+  void fill_gradients(double factor = 1) {
+    for (const ParameterStore::Entry& entry : store.entries()) {
+      const Parameter& parameter = *entry.parameter;
+      const double part = parameter.tied_copy || parameter.tied_first ? 0.5 * factor : factor;
+      const std::vector<float> values =
+          random_floats("gradient " + parameter.name, static_cast<size_t>(parameter.shard.global.num_elements()));
+      std::fill_n(parameter.grad.as<float>(), parameter.grad.num_elements(), 0.0f);
+      parameter.shard.for_each_run([&](int64_t local, int64_t global, int64_t length) {
+        for (int64_t at = 0; at < length; ++at) {
+          parameter.grad.as<float>()[local + at] =
+              static_cast<float>(part * static_cast<double>(values[static_cast<size_t>(global + at)]));
+        }
+      });
+    }
+  }
+
+  std::unique_ptr<Stream> stream;
+  ProcessGrid grid;
+  std::unique_ptr<StageChunk> chunk;
+  ParameterStore store;
+};
+
+TEST(ParameterStore, LaysTensorsOutOnceAndAligned) {
+  run_ranks(1, [](RankContext& rank) {
+    Model model(rank, {1, 1, 1});
+    const auto& entries = model.store.entries();
+    size_t end = 0;
+    int64_t elements = 0;
+    for (const ParameterStore::Entry& entry : entries) {
+      EXPECT_EQ(entry.grad_offset, end);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(entry.parameter->value.data) % 64, 0u);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(entry.parameter->grad.data) % 64, 0u);
+      end += Arena::aligned(entry.parameter->grad.bytes());
+      elements += entry.shares_value ? 0 : entry.parameter->value.num_elements();
+    }
+    EXPECT_EQ(model.store.grad_bytes(), end);
+    EXPECT_EQ(model.store.num_local_elements(), elements);
+    EXPECT_EQ(model.store.grads(0, 64).num_elements(), 16);
+
+    // The tied copy has a gradient of its own behind all others, and the first use's value.
+    EXPECT_TRUE(entries.back().shares_value);
+    EXPECT_EQ(entries.back().parameter->value.data, entries.front().parameter->value.data);
+    EXPECT_NE(entries.back().parameter->grad.data, entries.front().parameter->grad.data);
+    EXPECT_EQ(model.store.grad_bytes() - model.store.value_bytes(),
+              Arena::aligned(entries.back().parameter->grad.bytes()));
+  });
+}
+
+TEST(ParameterStore, InitialValues) {
+  run_ranks(1, [](RankContext& rank) {
+    Model model(rank, {1, 1, 1});
+    model.store.initialize(3);
+    const uint64_t once = model.store.hash_values();
+    model.store.initialize(4);
+    EXPECT_NE(model.store.hash_values(), once);
+    model.store.initialize(3);
+    EXPECT_EQ(model.store.hash_values(), once);
+    for (const ParameterStore::Entry& entry : model.store.entries()) {
+      const Parameter& parameter = *entry.parameter;
+      const int64_t count = parameter.shard.num_valid_elements();
+      double mean = 0, square = 0;
+      for (const double value : to_doubles(parameter.value)) {
+        mean += value / static_cast<double>(count);
+        square += value * value / static_cast<double>(count);
+      }
+      const double deviation = std::sqrt(std::max(0.0, square - mean * mean));
+      if (parameter.init_std == 0) {
+        EXPECT_EQ(mean, parameter.init_mean) << parameter.name;
+        EXPECT_EQ(deviation, 0) << parameter.name;
+      } else {  // at least 128 draws: three deviations of the estimate are 19 %
+        EXPECT_NEAR(deviation, parameter.init_std, 0.2 * parameter.init_std) << parameter.name;
+        EXPECT_NEAR(mean, 0, 0.3 * parameter.init_std) << parameter.name;
+      }
+    }
+  });
+}
+
+// The norm's bits do not depend on stages or data ranks, and its value not on tensor ranks.
+TEST(Optimizer, NormIsTheSameOnEveryGrid) {
+  for (const bool tied : {true, false}) {
+    double expected = 0;
+    for (const GridShape& shape : {GridShape{1, 1, 1}, GridShape{1, 2, 1}, GridShape{1, 2, 2}, GridShape{2, 1, 1},
+                                   GridShape{4, 1, 1}, GridShape{2, 2, 1}}) {
+      std::mutex mutex;
+      run_ranks(shape.num_ranks(), [&](RankContext& rank) {
+        Model model(rank, shape, small_config(tied));
+        GradReducer reducer(model.grid, *model.stream, model.store, 100);
+        Optimizer optimizer(rank, model.grid, *model.stream, model.store, {});
+        model.fill_gradients(1.0 / shape.data);
+        reducer.reduce_grads(model.chunk->stage());
+        reducer.combine_tied();
+        const double norm = optimizer.grad_norm(2.0);
+        const std::lock_guard lock(mutex);
+        if (shape.num_ranks() == 1) {
+          double sum = 0;
+          for (const ParameterStore::Entry& entry : model.store.entries()) {
+            for (const double value : to_doubles(entry.parameter->grad)) {
+              sum += entry.parameter->tied_copy ? 0 : value * value;
+            }
+          }
+          expected = norm;
+          EXPECT_NEAR(norm, 2 * std::sqrt(sum), 1e-12 * norm);
+        } else if (shape.tensor == 1) {
+          EXPECT_EQ(norm, expected) << shape.text();
+        } else {
+          EXPECT_NEAR(norm, expected, 1e-12 * expected) << shape.text();
+        }
+      });
+    }
+  }
+}
+
+TEST(Optimizer, NormPassesInfinityAndNanOn) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    for (int bad_rank = 0; bad_rank < 4; ++bad_rank) {
+      run_ranks(4, [&](RankContext& rank) {
+        Model model(rank, {2, 2, 1});
+        Optimizer optimizer(rank, model.grid, *model.stream, model.store, {});
+        model.fill_gradients();
+        if (rank.world.rank() == bad_rank) {
+          for (const ParameterStore::Entry& entry : model.store.entries()) {
+            if (entry.counted && entry.parameter->shard.is_split()) {
+              entry.parameter->grad.as<float>()[1] = bad;
+              break;
+            }
+          }
+        }
+        EXPECT_FALSE(std::isfinite(optimizer.grad_norm(1.0))) << "rank " << rank.world.rank();
+      });
+    }
+  }
+}
+
+// Buckets of any size give the same bits; one all-reduce each.
+TEST(GradReducer, BucketsCutAnywhere) {
+  std::vector<std::vector<double>> results;
+  std::mutex mutex;
+  for (const int64_t bucket : {1, 16, 100, 1000, 40000000}) {
+    run_ranks(2, [&](RankContext& rank) {
+      Model model(rank, {1, 1, 2});
+      GradReducer reducer(model.grid, *model.stream, model.store, bucket);
+      model.fill_gradients(1.0 + 0.1 * rank.world.rank());
+      reducer.reduce_grads(0);
+      const auto bytes = Arena::aligned(static_cast<size_t>(bucket) * sizeof(float));
+      EXPECT_EQ(static_cast<size_t>(model.grid.data().num_ops(OpKind::kAllReduce)),
+                (model.store.grad_bytes() + bytes - 1) / bytes);
+      const std::lock_guard lock(mutex);
+      results.push_back(to_doubles(model.store.grads(0, model.store.grad_bytes())));
+    });
+  }
+  for (const auto& result : results) {
+    EXPECT_EQ(result, results.front());
+  }
+  EXPECT_NE(results.front()[0], 0);
+}
+
+TEST(GradReducer, LeavesOtherStagesAlone) {
+  run_ranks(1, [](RankContext& rank) {
+    Model model(rank, {1, 1, 1});
+    GradReducer reducer(model.grid, *model.stream, model.store, 100);
+    reducer.reduce_grads(1);
+    EXPECT_EQ(model.grid.data().num_ops(OpKind::kAllReduce), 0);
+  });
+}
+
+// One table, two gradients: the sum reaches both uses, on one rank and on two, and is added once.
+TEST(GradReducer, TiedTableGetsOneSum) {
+  for (const GridShape& shape : {GridShape{1, 1, 1}, GridShape{1, 2, 1}, GridShape{2, 2, 1}}) {
+    run_ranks(shape.num_ranks(), [&](RankContext& rank) {
+      Model model(rank, shape);
+      GradReducer reducer(model.grid, *model.stream, model.store, 100);
+      for (const ParameterStore::Entry& entry : model.store.entries()) {
+        std::fill_n(entry.parameter->grad.as<float>(), entry.parameter->grad.num_elements(),
+                    entry.parameter->tied_copy ? 3.0f : 4.0f);
+      }
+      reducer.combine_tied();
+      for (const ParameterStore::Entry& entry : model.store.entries()) {
+        const bool is_sum = entry.parameter->tied_first || (entry.parameter->tied_copy && !entry.shares_value);
+        const float expected = is_sum ? 7.0f : entry.parameter->tied_copy ? 3.0f : 4.0f;
+        for (const double value : to_doubles(entry.parameter->grad)) {
+          ASSERT_EQ(value, static_cast<double>(expected)) << entry.parameter->name << " " << shape.text();
+        }
+      }
+    });
+  }
+}
+
+TEST(Optimizer, StepsOfSgdAndAdam) {
+  run_ranks(1, [](RankContext& rank) {
+    for (const OptimizerKind kind : {OptimizerKind::kSgd, OptimizerKind::kAdamW}) {
+      Model model(rank, {1, 1, 1});
+      model.store.initialize(1);
+      Optimizer optimizer(rank, model.grid, *model.stream, model.store,
+                          {.kind = kind, .weight_decay = 0.1, .clip_grad = 1});
+      model.fill_gradients();
+      GradReducer(model.grid, *model.stream, model.store, 100).combine_tied();
+      std::vector<std::vector<double>> before;
+      for (const ParameterStore::Entry& entry : model.store.entries()) {
+        before.push_back(to_doubles(entry.parameter->value));
+      }
+      const double norm = optimizer.grad_norm(0.5);
+      ASSERT_GT(norm, 1);
+      optimizer.update(0.01, 0.5, norm);
+      EXPECT_EQ(optimizer.num_updates(), 1);
+      EXPECT_EQ(optimizer.state_bytes() > 0, kind == OptimizerKind::kAdamW);
+      for (size_t tensor = 0; tensor + 1 < before.size(); ++tensor) {  // the last is the tied copy
+        const Parameter& parameter = *model.store.entries()[tensor].parameter;
+        const std::vector<double> grad = to_doubles(parameter.grad), now = to_doubles(parameter.value);
+        for (size_t at = 0; at < now.size(); ++at) {
+          const double g = grad[at] * 0.5 / norm;
+          const double step = kind == OptimizerKind::kSgd ? g : g / (std::abs(g) + 1e-8);  // Adam's first step
+          const double decayed = before[tensor][at] * (parameter.decays ? 1 - 0.01 * 0.1 : 1);
+          EXPECT_NEAR(now[at], decayed - 0.01 * step, 1e-7 + 1e-6 * std::abs(now[at])) << parameter.name;
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace ashlar
