@@ -6,7 +6,8 @@
 #
 # TERM, INT and USR1 to this script reach every rank as USR1, which lets a training run finish its step and save; a
 # second one ends the job at once. mpirun itself kills its ranks a second after TERM or INT. Its setting
-# odls_base_sigkill_timeout would make that later, but mpirun then sleeps as long after any failed rank too.
+# odls_base_sigkill_timeout would make that later, but then a job with a failed rank also ends late: measured with Open
+# MPI 4.1.4 and a rank that was killed, 2.4 s by default, 9, 17 and 33 s with 4, 8 and 16.
 set -euo pipefail
 
 if [[ $# -lt 2 || ! $1 =~ ^[1-9][0-9]*$ ]]; then
