@@ -56,6 +56,26 @@ std::vector<std::vector<int>> axis_groups(const GridShape& shape, RankOrder orde
   return groups;
 }
 
+std::vector<std::vector<int>> embedding_groups(const std::vector<std::vector<int>>& pipelines) {
+  std::vector<std::vector<int>> groups;
+  for (const auto& pipeline : pipelines) {
+    groups.push_back(pipeline.size() == 1 ? pipeline : std::vector<int>{pipeline.front(), pipeline.back()});
+  }
+  return groups;
+}
+
+std::vector<std::vector<int>> model_groups(const GridShape& shape, RankOrder order) {
+  std::vector<std::vector<int>> groups(static_cast<size_t>(shape.data));
+  for (int pipeline = 0; pipeline < shape.pipeline; ++pipeline) {
+    for (int tensor = 0; tensor < shape.tensor; ++tensor) {
+      for (int data = 0; data < shape.data; ++data) {
+        groups[static_cast<size_t>(data)].push_back(world_rank_of(shape, order, {tensor, pipeline, data}));
+      }
+    }
+  }
+  return groups;
+}
+
 std::string grid_map(const GridShape& shape, RankOrder order, const std::vector<std::string>& layers_of_stage) {
   std::string out = fmt::format("grid: {} = {} ranks, order {}\n", shape.text(), shape.num_ranks(),
                                 order == RankOrder::kTensorDataPipeline ? "tensor-data-pipeline (tensor fastest)"
@@ -67,14 +87,19 @@ std::string grid_map(const GridShape& shape, RankOrder order, const std::vector<
     out += fmt::format("  {:4}  {:6}  {:8}  {:4}   {}\n", world_rank, at.tensor, at.pipeline, at.data,
                        stage < layers_of_stage.size() ? layers_of_stage[stage] : "");
   }
-  for (const auto& [name, axis] : {std::pair{"tensor", GridAxis::kTensor}, std::pair{"data", GridAxis::kData},
-                                   std::pair{"pipeline", GridAxis::kPipeline}}) {
+  const auto list = [&out](const char* name, const std::vector<std::vector<int>>& groups) {
     out += fmt::format("  {} groups:", name);
-    for (const auto& group : axis_groups(shape, order, axis)) {
+    for (const auto& group : groups) {
       out += fmt::format(" [{}]", fmt::join(group, " "));
     }
     out += '\n';
-  }
+  };
+  list("tensor", axis_groups(shape, order, GridAxis::kTensor));
+  list("data", axis_groups(shape, order, GridAxis::kData));
+  const auto pipelines = axis_groups(shape, order, GridAxis::kPipeline);
+  list("pipeline", pipelines);
+  list("embedding", embedding_groups(pipelines));
+  list("model", model_groups(shape, order));
   return out;
 }
 

@@ -35,6 +35,11 @@ int world_rank_of(const GridShape& shape, RankOrder order, const GridCoordinate&
 enum class GridAxis { kTensor, kPipeline, kData };
 std::vector<std::vector<int>> axis_groups(const GridShape& shape, RankOrder order, GridAxis axis);
 
+// First and last stage of each pipeline group: the holders of a tied table.
+std::vector<std::vector<int>> embedding_groups(const std::vector<std::vector<int>>& pipelines);
+// All ranks of one data coordinate, pipeline-major: together they hold every parameter once.
+std::vector<std::vector<int>> model_groups(const GridShape& shape, RankOrder order);
+
 // A table of ranks, coordinates and groups, for --dry-run. `layers_of_stage` is shown beside each pipeline coordinate.
 std::string grid_map(const GridShape& shape, RankOrder order, const std::vector<std::string>& layers_of_stage);
 

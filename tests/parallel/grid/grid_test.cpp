@@ -76,6 +76,13 @@ TEST(ProcessGrid, CommunicatorsAreTheGroups) {
         EXPECT_EQ(grid.data().rank(), at.data);
         EXPECT_EQ(grid.world_rank_at(at), rank.world.rank());
 
+        const Groups models = model_groups(shape, order);
+        EXPECT_EQ(models[static_cast<size_t>(at.data)], members(grid.model()));
+        if (grid.is_first_stage() || grid.is_last_stage()) {
+          const Groups tables = embedding_groups(axis_groups(shape, order, GridAxis::kPipeline));
+          EXPECT_EQ(std::count(tables.begin(), tables.end(), members(grid.embedding())), 1);
+        }
+
         // One data coordinate: every parameter once, in the order pipeline, tensor.
         EXPECT_EQ(grid.model().size(), shape.tensor * shape.pipeline);
         EXPECT_EQ(grid.model().rank(), at.pipeline * shape.tensor + at.tensor);
