@@ -48,11 +48,15 @@ bool parse(int argc, char** argv, SampleOptionsOfUser& options) {
 
 int sample_gpt(RankContext& rank, int argc, char** argv) {
   SampleOptionsOfUser options;
-  if (!parse(argc, argv, options)) {
+  bool go_on = false;
+  agree(rank.world, [&] {
+    REQUIRE(rank.world.size() == 1, ErrorCode::kUsage, "sample_gpt runs on one rank, {} were started; leave mpirun out",
+            rank.world.size());
+    go_on = parse(argc, argv, options);
+  });
+  if (!go_on) {
     return 0;
   }
-  REQUIRE(rank.world.size() == 1, ErrorCode::kUsage, "sample_gpt runs on one rank, {} were started; leave mpirun out",
-          rank.world.size());
   const std::optional<int64_t> iteration =
       options.iteration >= 0 ? std::optional(options.iteration) : find_checkpoint(rank, options.load);
   REQUIRE(iteration.has_value(), ErrorCode::kCheckpoint,

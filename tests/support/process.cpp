@@ -172,6 +172,10 @@ Ended Process::wait() {
     ended.timed_out = seconds_now() > deadline_;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+  constexpr double kPatience = 3;  // killed processes need a moment to go
+  for (const double deadline = seconds_now() + kPatience; !ranks().empty() && seconds_now() < deadline;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   ended.ranks_left = static_cast<int>(ranks().size());
   kill_all();
   ended.exit_code = WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);

@@ -1,0 +1,120 @@
+// Real processes on grids: every grid trains what one rank trains, a repetition gives the same bits, and so does the
+// other schedule.
+#include <cmath>
+
+#include "tests/system/system_test.h"
+
+namespace ashlar::system_test {
+namespace {
+
+class Equality : public SystemTest {
+ protected:
+  std::vector<StepLine> run(int num_ranks, const Flags& flags,
+                            const std::map<std::string, std::string>& variables = {}) {
+    const std::string name = "run" + std::to_string(num_runs_++) + ".jsonl";
+    expect_success(pretrain(num_ranks, flags.with("--metrics-file " + name), variables));
+    return steps_of(name);
+  }
+  static void expect_near(const std::vector<StepLine>& steps, const std::vector<StepLine>& expected) {
+    ASSERT_EQ(steps.size(), expected.size());
+    for (size_t at = 0; at < steps.size(); ++at) {
+      EXPECT_NEAR(steps[at].loss.get<double>() / expected[at].loss.get<double>(), 1, 1e-5) << "step " << at + 1;
+      EXPECT_NEAR(steps[at].grad_norm.get<double>() / expected[at].grad_norm.get<double>(), 1, 1e-4)
+          << "step " << at + 1;
+    }
+  }
+
+  int num_runs_ = 0;
+};
+
+struct GridCase {
+  int num_ranks;
+  const char* flags;
+};
+
+TEST_F(Equality, VerifyLayout) {
+  const GridCase cases[] = {
+      {2, "--tensor-model-parallel-size 2 --pipeline-schedule gpipe"},
+      {2, "--pipeline-model-parallel-size 2 --pipeline-schedule 1f1b"},
+      {2, "--pipeline-schedule 1f1b --optimizer sgd --clip-grad 0 --lr 0.1"},
+      {4, "--tensor-model-parallel-size 4 --pipeline-schedule gpipe --untie-embeddings-and-output-weights"},
+      {4, "--pipeline-model-parallel-size 4 --pipeline-schedule gpipe --num-layers 6"},
+      {4, "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1 --use-tp-pp-dp-mapping"},
+      {8, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --pipeline-schedule 1f1b"},
+      {8, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --pipeline-schedule gpipe"}};
+  for (const GridCase& grid : cases) {
+    SCOPED_TRACE(grid.flags);
+    const Ended ended = pretrain(grid.num_ranks, tiny().with("--verify-layout 5").with(grid.flags));
+    expect_success(ended);
+    EXPECT_THAT(ended.out, AllOf(HasSubstr("layout verified: "), HasSubstr("equals one rank over 5 steps"),
+                                 HasSubstr("replicated tensors are bit-equal on all their holders")));
+  }
+}
+
+// 6 layers on 4 stages, 5 on 2, 10 on 3: uneven, and none is lost.
+TEST_F(Equality, UnevenStages) {
+  const GridCase cases[] = {{4, "--num-layers 6 --pipeline-model-parallel-size 4"},
+                            {2, "--num-layers 5 --pipeline-model-parallel-size 2"},
+                            {3, "--num-layers 10 --pipeline-model-parallel-size 3"}};
+  for (const GridCase& grid : cases) {
+    SCOPED_TRACE(grid.flags);
+    const Flags flags = tiny().with(grid.flags).with("--train-iters 5 --optimizer sgd --lr 0.1 --clip-grad 0");
+    expect_near(run(grid.num_ranks, flags), run(1, flags.with("--pipeline-model-parallel-size 1")));
+  }
+}
+
+// The vocabulary is no multiple of the tensor size, with and without padding, and the data uses the highest id.
+TEST_F(Equality, UnevenVocabulary) {
+  for (const char* vocabulary : {"64", "66"}) {  // NullTokenizer adds one id: 65 and 67
+    for (const char* multiple : {"1", "128"}) {
+      const Flags flags = tiny().with(
+          "--optimizer sgd --lr 0.1 --clip-grad 0 --train-iters 20 --init-method-std 0.004 --tokenizer-type "
+          "NullTokenizer --vocab-size " +
+          std::string(vocabulary) + " --make-vocab-size-divisible-by " + multiple);
+      const std::vector<StepLine> one = run(1, flags);
+      EXPECT_NEAR(one[0].loss.get<double>(), std::log(std::stod(vocabulary) + 1), 0.006);
+      expect_near(run(2, flags.with("--tensor-model-parallel-size 2")), one);
+      if (std::string(multiple) == "1") {
+        expect_near(run(4, flags.with("--tensor-model-parallel-size 4")), one);
+      }
+    }
+  }
+}
+
+TEST_F(Equality, RepetitionAndSchedulesAreBitEqual) {
+  const Flags flags = tiny().with(kGrid221).with("--check-weight-hash");
+  const std::vector<StepLine> first = run(8, flags);
+  ASSERT_EQ(first.size(), 6u);
+  EXPECT_EQ(run(8, flags), first);
+  EXPECT_EQ(run(8, flags.with("--pipeline-schedule gpipe")), first);
+  EXPECT_EQ(run(8, flags, {{"ASHLAR_MPI_TRANSPORT", "p2p"}}), first);
+  for (const StepLine& step : first) {
+    // Tensor 2 x data 2 x pipeline 2, tensor fastest: ranks r and r + 2 are data replicas.
+    ASSERT_EQ(step.hashes.size(), 8u);
+    for (const size_t rank : {0, 1, 4, 5}) {
+      EXPECT_EQ(step.hashes[rank], step.hashes[rank + 2]);
+    }
+  }
+}
+
+// Messages far beyond the eager limit: both ends must be posted before either can go on.
+TEST_F(Equality, MessagesByRendezvous) {
+  const Flags flags = tiny().with(
+      "--hidden-size 256 --seq-length 128 --micro-batch-size 4 --global-batch-size 32 --train-iters 1 --lr 1e-3");
+  const std::vector<StepLine> one = run(1, flags);
+  std::vector<StepLine> first[2];
+  for (int repetition = 0; repetition < 3; ++repetition) {
+    for (const int stages : {2, 4}) {
+      const std::vector<StepLine> steps =
+          run(stages, flags.with("--pipeline-model-parallel-size " + std::to_string(stages)),
+              {{"RUN_RANKS_MPI_ARGS", "--mca btl_vader_eager_limit 128 --mca btl_vader_rndv_eager_limit 128"}});
+      expect_near(steps, one);
+      std::vector<StepLine>& before = first[stages == 4];
+      EXPECT_TRUE(before.empty() || steps == before);
+      before = steps;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ashlar::system_test

@@ -1,0 +1,112 @@
+// TERM, INT and USR1, to one rank, to all, to mpirun and to the script: the step is finished, saved once, and the job
+// ends well; going on equals never having stopped.
+#include <signal.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tests/system/system_test.h"
+
+namespace ashlar::system_test {
+namespace {
+
+class Signals : public SystemTest {
+ protected:
+  Flags flags() const {
+    return tiny().with(kGrid221).with(
+        "--train-iters 100000 --lr-decay-style constant --log-interval 1000 --check-weight-hash");
+  }
+  // Starts (or goes on with) the job, lets `send` interrupt it behind some steps, and expects the documented end.
+  void interrupt(const std::string& signal_name, const std::function<void(Process&)>& send) {
+    SCOPED_TRACE(signal_name);
+    Process job(pretrain_command(4, flags().with("--save ck --load ck --metrics-file metrics.jsonl")));
+    const auto steps_done = [&] { return steps_of_if_there("metrics.jsonl"); };
+    const size_t before = steps_done();
+    ASSERT_TRUE(job.wait_for([&] { return steps_done() > before + 3; })) << job.out() << job.err();
+    send(job);
+    const Ended ended = job.wait();
+    expect_success(ended);
+    const int64_t saved = number_behind(ended.out, "saved iteration ");
+    EXPECT_EQ(count(ended.out, "saved iteration "), 1) << ended.out;
+    EXPECT_EQ(count(ended.out, "stopped by " + signal_name + " behind iteration " + std::to_string(saved) +
+                                   "; iteration " + std::to_string(saved) + " is saved in ck"),
+              1)
+        << ended.out;
+    EXPECT_EQ(steps_of("metrics.jsonl").back().step, saved);
+  }
+  size_t steps_of_if_there(const std::string& name) const {
+    return std::filesystem::exists(path(name)) ? steps_of(name).size() : 0;
+  }
+  void expect_equal_to_uninterrupted() {
+    const std::vector<StepLine> steps = steps_of("metrics.jsonl");
+    expect_success(
+        pretrain(4, flags().with("--metrics-file whole.jsonl --exit-interval " + std::to_string(steps.size()))));
+    expect_same_steps(steps, steps_of("whole.jsonl"));
+  }
+  static void to_rank(Process& job, int rank, int signal) { kill(job.ranks().at(rank), signal); }
+  static void to_all_ranks(Process& job, int signal) {
+    for (const auto& [rank, pid] : job.ranks()) {
+      kill(pid, signal);
+    }
+  }
+};
+
+TEST_F(Signals, ToOneRank) {
+  interrupt("SIGTERM", [](Process& job) { to_rank(job, 2, SIGTERM); });
+  interrupt("SIGINT", [](Process& job) { to_rank(job, 0, SIGINT); });
+  interrupt("SIGUSR1", [](Process& job) { to_rank(job, 3, SIGUSR1); });
+  expect_equal_to_uninterrupted();
+}
+
+TEST_F(Signals, ToAllRanksAndTwice) {
+  interrupt("SIGTERM", [](Process& job) { to_all_ranks(job, SIGTERM); });
+  interrupt("SIGUSR1", [](Process& job) {
+    to_all_ranks(job, SIGUSR1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    to_all_ranks(job, SIGUSR1);
+  });
+  interrupt("SIGTERM", [](Process& job) {
+    to_rank(job, 1, SIGTERM);
+    to_rank(job, 1, SIGTERM);
+  });
+  expect_equal_to_uninterrupted();
+}
+
+TEST_F(Signals, ToMpirunAndToTheScript) {
+  interrupt("SIGUSR1", [](Process& job) { kill(job.mpirun(), SIGUSR1); });
+  interrupt("SIGUSR1", [](Process& job) {
+    kill(job.mpirun(), SIGUSR1);
+    kill(job.mpirun(), SIGUSR1);
+  });
+  // The script hands TERM and INT on as USR1, since mpirun would kill its ranks a second after either.
+  interrupt("SIGUSR1", [](Process& job) { kill(job.pid(), SIGTERM); });
+  interrupt("SIGUSR1", [](Process& job) { kill(job.pid(), SIGINT); });
+  expect_equal_to_uninterrupted();
+}
+
+TEST_F(Signals, WithoutSaveNothingIsSavedAndSaidSo) {
+  Process job(pretrain_command(1, tiny().with("--train-iters 1000000 --log-interval 1000000")));
+  ASSERT_TRUE(job.wait_for_output("iteration        1/"));
+  kill(job.pid(), SIGTERM);
+  const Ended ended = job.wait();
+  expect_success(ended);
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("stopped by SIGTERM behind iteration"),
+                               HasSubstr("nothing was saved: no --save was given")));
+}
+
+// Before the first step too: a signal while the job starts is not lost and does not kill it.
+TEST_F(Signals, DuringTheStart) {
+  for (int wait_ms = 0; wait_ms <= 40; wait_ms += 8) {
+    Process job(pretrain_command(4, flags().with("--save ck")));
+    ASSERT_TRUE(job.wait_for([&] { return job.ranks().size() == 4; }));
+    ASSERT_TRUE(job.wait_for_output("grid: tensor 2"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(wait_ms));
+    to_rank(job, 2, SIGTERM);
+    const Ended ended = job.wait();
+    expect_success(ended);
+    EXPECT_EQ(count(ended.out, "stopped by SIGTERM"), 1) << ended.out;
+  }
+}
+
+}  // namespace
+}  // namespace ashlar::system_test
