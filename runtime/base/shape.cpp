@@ -19,7 +19,9 @@ int64_t Shape::operator[](int dim) const {
 int64_t Shape::num_elements() const {
   int64_t count = 1;
   for (int dim = 0; dim < num_dims_; ++dim) {
-    count *= sizes_[static_cast<size_t>(dim)];
+    // Beyond 2^63 elements the product would wrap around to a small number, and memory of that size would be written.
+    DCHECK(!__builtin_mul_overflow(count, sizes_[static_cast<size_t>(dim)], &count), "{} has too many elements",
+           text());
   }
   return count;
 }

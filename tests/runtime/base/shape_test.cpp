@@ -36,6 +36,12 @@ TEST(Shape, EqualityIsOfDimsAndSizes) {
   EXPECT_EQ(changed, (Shape{2, 3}));
 }
 
+TEST(Shape, ACountThatDoesNotFitIsAnError) {
+  EXPECT_EQ((Shape{int64_t{1} << 31, int64_t{1} << 31}).num_elements(), int64_t{1} << 62);
+  EXPECT_THROW((void)(Shape{int64_t{1} << 32, int64_t{1} << 32}).num_elements(), Error);  // would wrap around to 0
+  EXPECT_THROW((void)(Shape{int64_t{1} << 32, int64_t{1} << 31}).num_elements(), Error);  // and this below 0
+}
+
 TEST(Shape, RefusesSixDimsAndNegativeSizes) {
   EXPECT_THROW((Shape{1, 2, 3, 4, 5, 6}), Error);
   EXPECT_THROW((Shape{2, -1}), Error);
