@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/data/fingerprint.h"
 #include "runtime/data/mapped_file.h"
 #include "runtime/data/token_file.h"
@@ -76,7 +77,7 @@ class IndexedFile : public TokenFile {
   }
 
   uint64_t fingerprint() const override {
-    const uint64_t hash = hash_bytes(0, {index_.data(), index_.size()});
+    const uint64_t hash = hash_bytes(index_.data(), index_.size());
     return hash_places(hash, {tokens_.data(), tokens_.size()});
   }
   const std::string& path() const override { return prefix_; }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/data/fingerprint.h"
 #include "runtime/data/mapped_file.h"
 #include "runtime/data/token_file.h"
@@ -92,7 +93,7 @@ class TokenShards : public TokenFile {
   uint64_t fingerprint() const override {
     uint64_t hash = 0;
     for (const Shard& shard : shards_) {
-      hash = hash_bytes(hash, {shard.file.data(), kHeaderBytes});
+      hash = hash_bytes(shard.file.data(), kHeaderBytes, hash);
       hash = hash_places(hash, {shard.file.data() + kHeaderBytes, shard.file.size() - kHeaderBytes});
     }
     return hash;
