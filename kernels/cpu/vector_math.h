@@ -1,5 +1,5 @@
-// exp and tanh that the compiler can inline and vectorise: no branches, no tables, no calls. The double overloads call
-// the standard library, so finite differences see exact functions.
+// exp that the compiler can inline and vectorise: no branches, no tables, no calls. The double overload calls the
+// standard library, so finite differences see the exact function.
 #pragma once
 
 #include <bit>
@@ -36,23 +36,6 @@ inline float exp_fast(float x) {
 }
 inline double exp_fast(double x) {
   return std::exp(x);
-}
-
-// tanh(x) = 1 - 2 / (e^2x + 1) loses digits near 0, where the odd series x - x^3/3 + 2x^5/15 - 17x^7/315 + ... takes
-// over (|x| < 0.3: its next term is below 6e-8 relative). Relative error below 4e-7 everywhere.
-inline float tanh_fast(float x) {
-  const float t = x * x;
-  float series = 62.0f / 2835.0f;
-  series = series * t - 17.0f / 315.0f;
-  series = series * t + 2.0f / 15.0f;
-  series = series * t - 1.0f / 3.0f;
-  series = series * t * x + x;
-  const float magnitude = std::abs(x);
-  const float far = 1.0f - 2.0f / (exp_fast(2.0f * magnitude) + 1.0f);
-  return magnitude < 0.3f ? series : std::copysign(far, x);
-}
-inline double tanh_fast(double x) {
-  return std::tanh(x);
 }
 
 }  // namespace ashlar::kernels::cpu

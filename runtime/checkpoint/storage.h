@@ -25,7 +25,6 @@ class Storage {
   explicit Storage(StorageOptions options = {}) : options_(options) {}
 
   const StorageOptions& options() const { return options_; }
-  int64_t units_spent() const { return spent_; }
 
   // All: Blocks the host. Throws Error(kCheckpoint).
   void create_directory(const std::filesystem::path& path);                         // and its parents

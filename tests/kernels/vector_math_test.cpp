@@ -1,4 +1,4 @@
-// exp_fast and tanh_fast against the standard library in double, over all magnitudes.
+// exp_fast against the standard library in double, over all magnitudes.
 #include "kernels/cpu/vector_math.h"
 
 #include <gtest/gtest.h>
@@ -52,25 +52,6 @@ TEST(ExpFast, SaturatesAndKeepsNan) {
   EXPECT_EQ(exp_fast(kInfinity), kInfinity);
   EXPECT_EQ(exp_fast(0.0f), 1.0f);
   EXPECT_TRUE(std::isnan(exp_fast(std::numeric_limits<float>::quiet_NaN())));
-}
-
-TEST(TanhFast, IsAccurateOddAndKeepsNan) {
-  double worst = 0;
-  const auto check = [&](float x) {
-    const double exact = std::tanh(static_cast<double>(x));
-    if (std::abs(exact) > std::numeric_limits<float>::min()) {
-      worst = std::max(worst, std::abs((static_cast<double>(tanh_fast(x)) - exact) / exact));
-    }
-    EXPECT_EQ(tanh_fast(-x), -tanh_fast(x)) << x;
-  };
-  for_floats(check);
-  for (float x = 0.0f; x < 10.0f; x += 0.00017f) {
-    check(x);
-  }
-  EXPECT_LT(worst, 4e-7);
-  EXPECT_EQ(tanh_fast(kInfinity), 1.0f);
-  EXPECT_EQ(tanh_fast(-kInfinity), -1.0f);
-  EXPECT_TRUE(std::isnan(tanh_fast(std::numeric_limits<float>::quiet_NaN())));
 }
 
 }  // namespace
