@@ -29,7 +29,12 @@ void take_hf_config(ParsedCommand& command) {
   take(command, "max-position-embeddings", options.max_position_embeddings, config.n_positions);
   take(command, "vocab-size", options.vocab_size, config.vocab_size);
   take(command, "norm-epsilon", options.norm_epsilon, config.layer_norm_epsilon);
-  take(command, "activation", options.gelu_erf, config.gelu_erf);
+  const auto gelu = [](bool erf) { return std::string(erf ? "gelu-erf" : "gelu-tanh"); };
+  std::string activation = gelu(options.gelu_erf);
+  take(command, "activation", activation, gelu(config.gelu_erf));
+  REQUIRE(!config.gelu_erf || std::ranges::count(command.given, "openai-gelu") == 0, ErrorCode::kUsage,
+          "--openai-gelu contradicts --load-hf {}: its config.json says gelu-erf; leave the flag out", options.load_hf);
+  options.gelu_erf = config.gelu_erf;
   take(command, "untie-embeddings-and-output-weights", options.untie_embeddings_and_output_weights,
        !config.tie_word_embeddings);
   if (options.seq_length == 0) {
