@@ -72,7 +72,9 @@ void check_values(const TrainOptions& o, Problems& problems) {
 }
 
 void check_model(const TrainOptions& o, Problems& problems) {
-  const bool required = o.load_hf.empty() && !o.dry_run;
+  // A dry run without any size only maps ranks; with one of them it plans a model, and that takes all.
+  const bool sized = o.num_layers > 0 || o.hidden_size > 0 || o.num_attention_heads > 0 || o.seq_length > 0;
+  const bool required = o.load_hf.empty() && (sized || !o.dry_run);
   const auto require = [&](const char* name, int64_t value) {
     problems.add_if(required && value == 0, "--{} is required (or --load-hf DIR, which brings the sizes)", name);
   };
@@ -223,6 +225,11 @@ void resolve_batch(TrainOptions& o) {
   if (o.micro_batch_size == 0) {
     return;  // a dry run without batches
   }
+  // Far beyond any memory, and small enough that no product of sizes wraps around.
+  constexpr int64_t kMostSamples = int64_t{1} << 31;
+  REQUIRE(o.micro_batch_size <= kMostSamples && o.global_batch_size <= kMostSamples, ErrorCode::kUsage,
+          "--micro-batch-size {} and --global-batch-size {}: at most {} samples are possible", o.micro_batch_size,
+          o.global_batch_size, kMostSamples);
   const int64_t unit = o.micro_batch_size * o.data_parallel_size;
   if (o.global_batch_size == 0) {
     o.global_batch_size = unit;
