@@ -118,8 +118,8 @@ void validate_options(const TrainOptions& options);
 // and _fraction become "not given"), world_size. Throws Error(kUsage).
 TrainOptions resolve_options(const TrainOptions& options, int world_size);
 
-// Pure. Every setting under its flag's name without dashes; the values can be given back as a --config file. Printed at
-// start, kept in checkpoints, compared between ranks.
+// Pure. Every setting under its flag's name without dashes; the values of options that are not resolved yet can be
+// given back as a --config file. Kept in checkpoints, compared between ranks.
 nlohmann::json options_json(const TrainOptions& options);
 
 // Pure. Layers of each stage, in order; their sum is num_layers and each is at least 1. first and last are

@@ -25,8 +25,21 @@ constexpr std::array kModelFlags = {
 };
 // Settings that change how training goes on; allowed to differ, but said.
 constexpr std::array kTrainingFlags = {
-    "global-batch-size", "seq-length",      "seed",         "data-order", "lr",         "min-lr",   "lr-decay-style",
-    "lr-decay-iters",    "lr-warmup-iters", "weight-decay", "adam-beta1", "adam-beta2", "adam-eps", "clip-grad",
+    "global-batch-size",
+    "seq-length",
+    "seed",
+    "data-order",
+    "lr",
+    "min-lr",
+    "lr-decay-style",
+    "lr-decay-iters",
+    "lr-warmup-iters",
+    "lr-warmup-init",
+    "weight-decay",
+    "adam-beta1",
+    "adam-beta2",
+    "adam-eps",
+    "clip-grad",
     "eod-mask-loss",
 };
 

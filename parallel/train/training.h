@@ -52,12 +52,13 @@ struct StepResult {
   double learning_rate = 0;
   double num_targets = 0;  // counted in the global batch
   bool finite = true;      // false: nothing was updated
-  int stop_signal = 0;     // a signal that some rank received before the step ended
+  int stop_signal = 0;     // what some rank handed to this step; 0: no rank did
 };
 
 // Collective. Blocks the host. One optimizer step on the global batch at training.state: forward and backward of all
 // micro-batches, gradients to sums over counted targets divided by their global count, clip, update; the state
-// advances. When loss or norm is not finite the weights, moments and counters stay as they were, the state included.
+// advances. `stop_signal` is a signal that this rank received, for all ranks to learn of. When loss or norm is not
+// finite the weights, moments and counters stay as they were, the state included.
 StepResult train_step(Training& training, const SampleSource& source, int stop_signal = 0);
 
 // Collective. Blocks the host. Mean loss over the first `num_batches` global batches of a source.

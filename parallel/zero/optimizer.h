@@ -24,8 +24,8 @@ class Optimizer {
             const OptimizerConfig& config);
 
   // Collective over the model group; blocks the host. L2 norm of grad_scale * gradients over all distinct parameters:
-  // squares are summed in fp64 over fixed blocks of each tensor, and the tensors' sums in one fixed order, so the
-  // result does not depend on who owns what. Infinity or NaN when any gradient is.
+  // squares are summed in fp64 over fixed blocks of each tensor rank's slice, and the slices' sums in one fixed order,
+  // so the result does not depend on which stage or data rank owns what. Infinity or NaN when any gradient is.
   double grad_norm(double grad_scale);
 
   // Stream-ordered. Applies grad_scale * clip factor. `norm` is what grad_norm returned.

@@ -33,7 +33,7 @@ class ParameterStore {
 
   // Starting values: a pure function of seed, tensor name and global element index.
   void initialize(uint64_t seed);
-  // Makes the whole tensors that some ranks hold in full really equal, when they were set from outside. Pure on memory.
+
   const std::vector<Entry>& entries() const { return entries_; }
   const std::vector<StageRange>& stage_ranges() const { return stage_ranges_; }
   TensorView grads(size_t begin_byte, size_t end_byte) const;  // [n] of the gradient arena
