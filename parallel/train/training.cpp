@@ -144,8 +144,10 @@ StepResult train_step(Training& training, const SampleSource& source, int stop_s
   training.reducer.combine_tied();
 
   const StepTotals totals = share_totals(training, local, stop_signal);
-  REQUIRE(totals.num_targets > 0, ErrorCode::kData, "step {}: no target of the global batch counts (all are masked)",
-          state.iteration + 1);
+  if (totals.num_targets == 0) {  // the same number on every rank, so all throw alike
+    throw AgreedError(ErrorCode::kData, fmt::format("step {}: no target of the global batch counts (all are masked)",
+                                                    state.iteration + 1));
+  }
   const double grad_scale = nominal_targets / totals.num_targets;  // exactly 1 without masks
   StepResult result;
   result.loss = totals.loss / totals.num_targets;
@@ -173,7 +175,9 @@ double evaluate(Training& training, const SampleSource& source, int64_t num_batc
     sum.num_targets += part.num_targets;
   }
   const StepTotals totals = share_totals(training, sum, 0);
-  REQUIRE(totals.num_targets > 0, ErrorCode::kData, "no target of the validation batches counts (all are masked)");
+  if (totals.num_targets == 0) {
+    throw AgreedError(ErrorCode::kData, "no target of the validation batches counts (all are masked)");
+  }
   return totals.loss / totals.num_targets;
 }
 
