@@ -6,17 +6,17 @@ namespace {
 
 template <typename T>
 struct alignas(kBlockAlignment) BackwardBlocks {
-  T probability[kBlock * kBlock];   // [keys, queries]
-  T dscore[kBlock * kBlock];        // [keys, queries]
-  T query[kBlock * kMaxHeadDim];    // [queries, D padded], scaled
-  T query_t[kMaxHeadDim * kBlock];  // [D padded, queries], scaled
-  T dout[kBlock * kMaxHeadDim];     // [queries, D padded]
-  T dout_t[kMaxHeadDim * kBlock];   // [D padded, queries]
-  T dquery[kBlock * kMaxHeadDim];   // [queries, D padded]
-  T key[kBlock * kMaxHeadDim];      // [keys, D padded]
-  T dkey[kBlock * kMaxHeadDim];     // [keys, D padded]: of values, then of keys
-  T lse[kBlock];
-  T delta[kBlock];
+  T probability[kAttentionBlock * kAttentionBlock];  // [keys, queries]
+  T dscore[kAttentionBlock * kAttentionBlock];       // [keys, queries]
+  T query[kAttentionBlock * kMaxHeadDim];            // [queries, D padded], scaled
+  T query_t[kMaxHeadDim * kAttentionBlock];          // [D padded, queries], scaled
+  T dout[kAttentionBlock * kMaxHeadDim];             // [queries, D padded]
+  T dout_t[kMaxHeadDim * kAttentionBlock];           // [D padded, queries]
+  T dquery[kAttentionBlock * kMaxHeadDim];           // [queries, D padded]
+  T key[kAttentionBlock * kMaxHeadDim];              // [keys, D padded]
+  T dkey[kAttentionBlock * kMaxHeadDim];             // [keys, D padded]: of values, then of keys
+  T lse[kAttentionBlock];
+  T delta[kAttentionBlock];
 };
 
 // to (+)= from [rows, D padded].
@@ -35,8 +35,8 @@ template <typename T>
 void softmax_backward(BackwardBlocks<T>& x, int column, int keys, bool diagonal) {
   constexpr int kWidth = kPanel<T>;
   for (int k = 0; k < keys; ++k) {
-    T* probability = x.probability + k * kBlock + column;
-    T* dscore = x.dscore + k * kBlock + column;
+    T* probability = x.probability + k * kAttentionBlock + column;
+    T* dscore = x.dscore + k * kAttentionBlock + column;
     for (int c = 0; c < kWidth; ++c) {
       const T p = exp_fast(probability[c] - x.lse[column + c]);
       probability[c] = diagonal && column + c < k ? T(0) : p;
@@ -51,27 +51,27 @@ void backward_head(Head<T> dx, Rows<const T> dout, Head<const T> x, const T* lse
                    int dim, T scale) {
   BackwardBlocks<T> blocks;
   const int padded = padded_columns<T>(dim);
-  for (int64_t first = 0; first < sequence; first += kBlock) {
-    const int queries = static_cast<int>(std::min<int64_t>(kBlock, sequence - first));
+  for (int64_t first = 0; first < sequence; first += kAttentionBlock) {
+    const int queries = static_cast<int>(std::min<int64_t>(kAttentionBlock, sequence - first));
     pack(blocks.query, padded, x.q, first, queries, dim, scale);
     transpose(blocks.query_t, blocks.query, queries, padded);
     pack(blocks.dout, padded, dout, first, queries, dim, T(1));
     transpose(blocks.dout_t, blocks.dout, queries, padded);
     std::fill(blocks.dquery, blocks.dquery + queries * padded, T(0));
-    for (int q = 0; q < kBlock; ++q) {
+    for (int q = 0; q < kAttentionBlock; ++q) {
       blocks.lse[q] = q < queries ? lse[first + q] : T(0);
       blocks.delta[q] = q < queries ? delta[first + q] : T(0);
     }
-    for (int64_t key = 0; key <= first; key += kBlock) {
+    for (int64_t key = 0; key <= first; key += kAttentionBlock) {
       const bool diagonal = key == first;
-      const int keys = diagonal ? queries : kBlock;
+      const int keys = diagonal ? queries : kAttentionBlock;
       pack(blocks.key, padded, x.k, key, keys, dim, T(1));
       for (int column = 0; column < queries; column += kPanel<T>) {
         const int visible = visible_keys<T>(diagonal, column, keys);
-        block_product(blocks.probability + column, kBlock, visible, kPanel<T>, blocks.key, padded, 1,
-                      blocks.query_t + column, kBlock, dim, false);
-        block_product(blocks.dscore + column, kBlock, visible, kPanel<T>, x.v[key], x.v.stride, 1,
-                      blocks.dout_t + column, kBlock, dim, false);
+        block_product(blocks.probability + column, kAttentionBlock, visible, kPanel<T>, blocks.key, padded, 1,
+                      blocks.query_t + column, kAttentionBlock, dim, false);
+        block_product(blocks.dscore + column, kAttentionBlock, visible, kPanel<T>, x.v[key], x.v.stride, 1,
+                      blocks.dout_t + column, kAttentionBlock, dim, false);
         softmax_backward(blocks, column, visible, diagonal);
       }
       product_over_queries(blocks.dkey, padded, blocks.probability, blocks.dout, queries, keys, diagonal);

@@ -13,7 +13,7 @@ namespace ashlar::kernels::cpu {
 
 // With rows of qkv 9 KB apart (GPT-2), the keys of one head share a quarter of the second-level cache, so every pass
 // over them comes from the third: 128 queries per pass are 4 % faster than 64 at T = 1024, and 256 no better.
-inline constexpr int kBlock = 128;
+inline constexpr int kAttentionBlock = 128;
 
 // One matrix [T,D] of one batch and head inside a tensor whose rows are further apart.
 template <typename T>
@@ -57,8 +57,9 @@ void pack(T* to, int padded, Rows<const T> from, int64_t first, int rows, int di
   std::fill(to + rows * padded, to + round_up(rows, kPanel<T>) * padded, T(0));
 }
 
-// to [columns, kBlock] = from [rows up to a whole panel, columns] transposed. Strips of one cache line of `to`: writing
-// whole columns would touch lines 512 bytes apart, which share an eighth of the first-level cache (3 times slower).
+// to [columns, kAttentionBlock] = from [rows up to a whole panel, columns] transposed. Strips of one cache line of
+// `to`: writing whole columns would touch lines 512 bytes apart, which share an eighth of the first-level cache (3
+// times slower).
 template <typename T>
 void transpose(T* to, const T* from, int rows, int columns) {
   constexpr int kStrip = kBlockAlignment / static_cast<int>(sizeof(T));
@@ -66,14 +67,14 @@ void transpose(T* to, const T* from, int rows, int columns) {
     const int strip = std::min(kStrip, round_up(rows, kPanel<T>) - first);
     for (int column = 0; column < columns; ++column) {
       for (int r = first; r < first + strip; ++r) {
-        to[column * kBlock + r] = from[r * columns + column];
+        to[column * kAttentionBlock + r] = from[r * columns + column];
       }
     }
   }
 }
 
-// Scores and what is made from them are [keys, kBlock queries]. On the diagonal block query c sees keys 0..c: scores
-// are computed by whole panels, zeroed where the key is later, and products start or end at the diagonal.
+// Scores and what is made from them are [keys, kAttentionBlock queries]. On the diagonal block query c sees keys 0..c:
+// scores are computed by whole panels, zeroed where the key is later, and products start or end at the diagonal.
 
 // Keys that some query of the panel at `column` can see.
 template <typename T>
@@ -87,7 +88,7 @@ void add_over_keys(T* c, int dim, const T* scores, const T* b, int64_t b_row, in
   for (int q = 0; q < queries; q += kTileRows) {
     const int rows = std::min(kTileRows, queries - q);
     const int depth = diagonal ? std::min(keys, q + rows) : keys;
-    block_product(c + q * dim, dim, rows, dim, scores + q, 1, kBlock, b, b_row, depth, true);
+    block_product(c + q * dim, dim, rows, dim, scores + q, 1, kAttentionBlock, b, b_row, depth, true);
   }
 }
 
@@ -96,8 +97,8 @@ template <typename T>
 void product_over_queries(T* c, int dim, const T* scores, const T* b, int queries, int keys, bool diagonal) {
   for (int k = 0; k < keys; k += kTileRows) {
     const int first = diagonal ? k : 0;
-    block_product(c + k * dim, dim, std::min(kTileRows, keys - k), dim, scores + k * kBlock + first, kBlock, 1,
-                  b + first * dim, dim, queries - first, false);
+    block_product(c + k * dim, dim, std::min(kTileRows, keys - k), dim, scores + k * kAttentionBlock + first,
+                  kAttentionBlock, 1, b + first * dim, dim, queries - first, false);
   }
 }
 

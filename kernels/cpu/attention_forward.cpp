@@ -9,13 +9,13 @@ namespace {
 
 template <typename T>
 struct alignas(kBlockAlignment) ForwardBlocks {
-  T scores[kBlock * kBlock];        // [keys, queries]
-  T query_t[kMaxHeadDim * kBlock];  // [D padded, queries], scaled
-  T value[kBlock * kMaxHeadDim];    // [keys, D padded]; the queries before they are transposed
-  T out[kBlock * kMaxHeadDim];      // [queries, D padded], not yet divided by the softmax denominator
-  T largest[kBlock];                // of the scores seen so far
-  T denominator[kBlock];
-  T rescale[kBlock];
+  T scores[kAttentionBlock * kAttentionBlock];  // [keys, queries]
+  T query_t[kMaxHeadDim * kAttentionBlock];     // [D padded, queries], scaled
+  T value[kAttentionBlock * kMaxHeadDim];       // [keys, D padded]; the queries before they are transposed
+  T out[kAttentionBlock * kMaxHeadDim];         // [queries, D padded], not yet divided by the softmax denominator
+  T largest[kAttentionBlock];                   // of the scores seen so far
+  T denominator[kAttentionBlock];
+  T rescale[kAttentionBlock];
 };
 
 // Turns the scores of one column panel into exp(score - largest), and updates the running maximum and denominator.
@@ -26,7 +26,7 @@ void online_softmax(ForwardBlocks<T>& x, int column, int keys, bool diagonal) {
   T sum[kWidth] = {};
   std::copy(x.largest + column, x.largest + column + kWidth, largest);
   for (int k = 0; k < keys; ++k) {
-    T* row = x.scores + k * kBlock + column;
+    T* row = x.scores + k * kAttentionBlock + column;
     if (diagonal && k > column) {
       for (int c = 0; c < kWidth; ++c) {
         row[c] = column + c < k ? -std::numeric_limits<T>::infinity() : row[c];
@@ -37,7 +37,7 @@ void online_softmax(ForwardBlocks<T>& x, int column, int keys, bool diagonal) {
     }
   }
   for (int k = 0; k < keys; ++k) {
-    T* row = x.scores + k * kBlock + column;
+    T* row = x.scores + k * kAttentionBlock + column;
     for (int c = 0; c < kWidth; ++c) {
       row[c] = exp_fast(row[c] - largest[c]);
       sum[c] += row[c];
@@ -59,17 +59,17 @@ void forward_block(Rows<T> out, T* lse, Head<const T> x, int64_t first, int quer
   pack(blocks.value, padded, x.q, first, queries, dim, scale);
   transpose(blocks.query_t, blocks.value, queries, padded);
   std::fill(blocks.out, blocks.out + queries * padded, T(0));
-  std::fill(blocks.largest, blocks.largest + kBlock, -std::numeric_limits<T>::infinity());
-  std::fill(blocks.denominator, blocks.denominator + kBlock, T(0));
+  std::fill(blocks.largest, blocks.largest + kAttentionBlock, -std::numeric_limits<T>::infinity());
+  std::fill(blocks.denominator, blocks.denominator + kAttentionBlock, T(0));
 
-  for (int64_t key = 0; key <= first; key += kBlock) {
+  for (int64_t key = 0; key <= first; key += kAttentionBlock) {
     const bool diagonal = key == first;
-    const int keys = diagonal ? queries : kBlock;
+    const int keys = diagonal ? queries : kAttentionBlock;
     pack(blocks.value, padded, x.v, key, keys, dim, T(1));
     for (int column = 0; column < queries; column += kPanel<T>) {
       const int visible = visible_keys<T>(diagonal, column, keys);
-      block_product(blocks.scores + column, kBlock, visible, kPanel<T>, x.k[key], x.k.stride, 1,
-                    blocks.query_t + column, kBlock, dim, false);
+      block_product(blocks.scores + column, kAttentionBlock, visible, kPanel<T>, x.k[key], x.k.stride, 1,
+                    blocks.query_t + column, kAttentionBlock, dim, false);
       online_softmax(blocks, column, visible, diagonal);
     }
     for (int q = 0; q < queries; ++q) {
@@ -97,15 +97,15 @@ void forward_block(Rows<T> out, T* lse, Head<const T> x, int64_t first, int quer
 
 template <typename T>
 void attention_forward(T* out, T* lse, const T* qkv, AttentionSizes s) {
-  const int64_t num_blocks = (s.sequence + kBlock - 1) / kBlock;
+  const int64_t num_blocks = (s.sequence + kAttentionBlock - 1) / kAttentionBlock;
   // Late blocks see more keys: dynamic, from the last block on. Every block is computed alone, so order is free.
 #pragma omp parallel for collapse(2) schedule(dynamic)
   for (int64_t block = num_blocks - 1; block >= 0; --block) {
     for (int64_t bh = 0; bh < s.batch * s.heads; ++bh) {
       const int64_t b = bh / s.heads;
       const int64_t h = bh % s.heads;
-      const int64_t first = block * kBlock;
-      const int queries = static_cast<int>(std::min<int64_t>(kBlock, s.sequence - first));
+      const int64_t first = block * kAttentionBlock;
+      const int queries = static_cast<int>(std::min<int64_t>(kAttentionBlock, s.sequence - first));
       forward_block(rows_of(out, s, b, h), lse + bh * s.sequence, head_of(qkv, s, b, h), first, queries,
                     static_cast<int>(s.head_dim), static_cast<T>(s.scale));
     }
