@@ -8,8 +8,6 @@ namespace {
 
 using namespace test;
 
-constexpr int64_t kSteps = 20;
-
 TinySource source_of(const TrainOptions& options) {
   return TinySource(options.seq_length, options.vocab_size);
 }
@@ -18,27 +16,34 @@ std::vector<GridShape> some_grids() {
   return {{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 1}, {1, 4, 1}, {1, 2, 2}, {2, 1, 2}, {4, 1, 1}, {2, 2, 2}};
 }
 
-TEST(EqualBits, GpipeEquals1F1B) {
+void check_schedules(const GridShape& grid, int64_t steps) {
   TrainOptions options = model_xs();
-  for (const GridShape& grid : {GridShape{1, 1, 1}, GridShape{1, 4, 1}, GridShape{2, 2, 2}}) {
-    options.pipeline_schedule = "1f1b";
-    const RunTrace one_f_one_b = run_steps(options, grid, source_of(options), kSteps);
-    options.pipeline_schedule = "gpipe";
-    const RunTrace gpipe = run_steps(options, grid, source_of(options), kSteps);
-    EXPECT_TRUE(gpipe.same_bits(one_f_one_b)) << grid.text();
-    EXPECT_LT(gpipe.losses.back(), gpipe.losses.front());
-  }
+  options.pipeline_schedule = "1f1b";
+  const RunTrace one_f_one_b = run_steps(options, grid, source_of(options), steps);
+  options.pipeline_schedule = "gpipe";
+  const RunTrace gpipe = run_steps(options, grid, source_of(options), steps);
+  EXPECT_TRUE(gpipe.same_bits(one_f_one_b)) << grid.text();
+  EXPECT_LT(gpipe.losses.back(), gpipe.losses.front());
 }
 
-TEST(EqualBits, RepeatedRunsAndQueuedStreams) {
+void check_repetitions(const GridShape& grid, int64_t steps) {
   const TrainOptions options = model_xs();
-  for (const GridShape& grid : {GridShape{1, 1, 1}, GridShape{2, 2, 2}}) {
-    const RunTrace once = run_steps(options, grid, source_of(options), kSteps);
-    EXPECT_TRUE(run_steps(options, grid, source_of(options), kSteps).same_bits(once)) << grid.text();
-    EXPECT_TRUE(run_steps(options, grid, source_of(options), kSteps, {.queued_streams = true}).same_bits(once))
-        << grid.text() << " queued";
-    EXPECT_TRUE(run_steps(options, grid, source_of(options), kSteps, {.carrier = Carrier::kMessages}).same_bits(once))
-        << grid.text() << " by messages";
+  const RunTrace once = run_steps(options, grid, source_of(options), steps);
+  EXPECT_TRUE(run_steps(options, grid, source_of(options), steps).same_bits(once)) << grid.text();
+  EXPECT_TRUE(run_steps(options, grid, source_of(options), steps, {.queued_streams = true}).same_bits(once))
+      << grid.text() << " queued";
+  EXPECT_TRUE(run_steps(options, grid, source_of(options), steps, {.carrier = Carrier::kMessages}).same_bits(once))
+      << grid.text() << " by messages";
+}
+
+TEST(FewEqualBits, SchedulesRepetitionsAndQueuedStreams) {
+  check_schedules({1, 2, 1}, 3);
+  check_repetitions({2, 2, 2}, 2);
+}
+TEST(EqualBits, SchedulesRepetitionsAndQueuedStreams) {
+  for (const GridShape& grid : {GridShape{1, 1, 1}, GridShape{1, 4, 1}, GridShape{2, 2, 2}}) {
+    check_schedules(grid, 20);
+    check_repetitions(grid, 20);
   }
 }
 
@@ -52,7 +57,7 @@ TEST(EqualBits, RankOrderChangesNothing) {
   EXPECT_EQ(hash_of(other.weights), hash_of(once.weights));
 }
 
-TEST(EqualBits, InitialWeightsOnEveryGrid) {
+TEST(FewEqualBits, InitialWeightsOnEveryGrid) {
   for (const bool untied : {false, true}) {
     TrainOptions options = model_xs();
     options.untie_embeddings_and_output_weights = untied;
@@ -101,14 +106,21 @@ TEST(EqualBits, BatchesOnEveryGrid) {
   }
 }
 
+void check_replicas(const GridShape& grid, int64_t steps) {
+  RunHooks hooks;
+  hooks.behind_step = [&](Training& training, const StepResult&) {
+    EXPECT_TRUE(replicas_are_equal(training)) << grid.text() << " step " << training.state.iteration;
+  };
+  const TrainOptions options = model_xs();
+  run_steps(options, grid, source_of(options), steps, {}, hooks);
+}
+
+TEST(FewEqualBits, ReplicasAfterEveryStep) {
+  check_replicas({2, 2, 1}, 3);
+}
 TEST(EqualBits, ReplicasAfterEveryStep) {
   for (const GridShape& grid : {GridShape{2, 2, 2}, GridShape{4, 1, 1}, GridShape{1, 4, 1}}) {
-    RunHooks hooks;
-    hooks.behind_step = [&](Training& training, const StepResult&) {
-      EXPECT_TRUE(replicas_are_equal(training)) << grid.text() << " step " << training.state.iteration;
-    };
-    const TrainOptions options = model_xs();
-    run_steps(options, grid, source_of(options), 10, {}, hooks);
+    check_replicas(grid, 10);
   }
 }
 
