@@ -46,6 +46,18 @@ void load_weights(Training& training, uint64_t data_fingerprint) {
   }
 }
 
+// Collective. A run that begins anew in the directory of another takes over its mark, and its sets one by one.
+void warn_of_older_run(const Training& training) {
+  const TrainOptions& options = training.options;
+  const auto older = options.load == options.save ? std::nullopt : find_checkpoint(training.rank, options.save);
+  if (older && training.rank.world.rank() == 0) {
+    training.rank.log.warning(
+        "--save {} holds iteration {} of an earlier run; this run does not go on from it and will replace what has the "
+        "same iteration number (--load {} goes on from it)",
+        options.save, *older, options.save);
+  }
+}
+
 void save(Training& training, const TestFaults& faults, uint64_t data_fingerprint, RunReport& report) {
   training.rank.recorder.set_position(training.state.iteration, "save", -1);
   faults.before_checkpoint(training);
@@ -76,6 +88,7 @@ int run_training(RankContext& rank, const TrainOptions& options) {
   }
   if (!options.save.empty()) {
     check_save_directory(rank, options.save, checkpoint_slices(training, true));
+    warn_of_older_run(training);
   }
 
   RunReport report(training, data);

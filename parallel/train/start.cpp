@@ -69,6 +69,19 @@ void require_same_settings(RankContext& rank, const TrainOptions& options) {
   });
 }
 
+// A fault on a rank that does not exist would never happen, and the run would look as if it had stood the test.
+void require_ranks_of_faults(const TrainOptions& options, int world_size) {
+  const std::pair<const char*, const std::string*> points[] = {{"test-hang", &options.test_hang},
+                                                               {"test-nan", &options.test_nan},
+                                                               {"test-write-fault", &options.test_write_fault}};
+  for (const auto& [flag, text] : points) {
+    const std::optional<TestPoint> point = parse_test_point(flag, *text);
+    REQUIRE(!point || point->rank < world_size, ErrorCode::kUsage,
+            "--{} {}: there is no rank {} among {} ranks; nearest legal value: rank={}", flag, *text, point->rank,
+            world_size, world_size - 1);
+  }
+}
+
 }  // namespace
 
 ParsedCommand start_command(RankContext& rank, const std::vector<std::string>& args) {
@@ -100,7 +113,10 @@ ParsedCommand start_command(RankContext& rank, const std::vector<std::string>& a
 
 TrainOptions resolve_for_world(RankContext& rank, const TrainOptions& options) {
   TrainOptions resolved;
-  agree(rank.world, [&] { resolved = resolve_options(options, rank.world.size()); });
+  agree(rank.world, [&] {
+    resolved = resolve_options(options, rank.world.size());
+    require_ranks_of_faults(options, rank.world.size());
+  });
   return resolved;
 }
 

@@ -1,6 +1,7 @@
 #include "parallel/train/train_checkpoint.h"
 
 #include <array>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "parallel/train/flags.h"
@@ -119,6 +120,11 @@ void save_training(Training& training, const std::string& directory, uint64_t da
 }
 
 std::optional<int64_t> load_training(Training& training, const std::string& directory, uint64_t data_fingerprint) {
+  agree(training.rank.world, [&] {
+    std::error_code ignored;
+    REQUIRE(!std::filesystem::exists(directory, ignored) || std::filesystem::is_directory(directory, ignored),
+            ErrorCode::kCheckpoint, "--load {}: expected a directory that --save wrote, found a file", directory);
+  });
   const std::optional<int64_t> iteration = find_checkpoint(training.rank, directory);
   if (!iteration) {
     return std::nullopt;

@@ -76,6 +76,13 @@ TEST_F(BadStart, UnknownMisspeltAndDeadFlags) {
   expect_refused(1, tiny().with("--world-size 4"), {"--world-size 4 is for --dry-run", "mpirun -np 4"});
 }
 
+TEST_F(BadStart, FaultsOnRanksThatDoNotExist) {
+  expect_refused(2, tiny().with("--test-nan rank=2,step=1"),
+                 {"--test-nan rank=2,step=1: there is no rank 2 among 2 ranks; nearest legal value: rank=1"});
+  expect_refused(1, tiny().with("--test-hang rank=0,step=1,point=lunch"),
+                 {"--test-hang expects rank=R,step=S,point=P"});
+}
+
 TEST_F(BadStart, InterleavingIsRefusedByName) {
   expect_refused(4,
                  tiny().with("--num-layers 8 --pipeline-model-parallel-size 4 --global-batch-size 12 "

@@ -93,6 +93,17 @@ TEST_F(Checkpoints, LoadWithoutCheckpoint) {
   EXPECT_TRUE(fs::exists(path("ck/iter_0000006/manifest.json")));
 }
 
+TEST_F(Checkpoints, LoadOfAFileAndSaveOverAnOlderRun) {
+  std::ofstream(path("file")) << "not a directory\n";
+  expect_error(pretrain(2, tiny().with("--load file --save other")), ErrorCode::kCheckpoint,
+               {"--load file: expected a directory that --save wrote, found a file"});
+  save_at_4(2, kGrid122);
+  const Ended anew = pretrain(2, tiny().with(kGrid122).with("--save ck"));
+  expect_success(anew);
+  EXPECT_EQ(count(anew.err, "[warning] --save ck holds iteration 4 of an earlier run"), 1) << anew.err;
+  EXPECT_TRUE(fs::exists(path("ck/iter_0000004/manifest.json")));
+}
+
 TEST_F(Checkpoints, DamageIsNamedAndNeverLoaded) {
   save_at_4(2, kGrid122);
   fs::copy(path("ck"), path("good"), fs::copy_options::recursive);
