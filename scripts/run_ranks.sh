@@ -35,9 +35,8 @@ fi
 if ((ranks > cores)); then
   settings+=(--mca mpi_yield_when_idle 1)
 fi
-if ((ranks >= cores)); then
-  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-fi
+# Threads x ranks stay within the cores; Open MPI does not hand this on to other hosts by itself.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > ranks ? cores / ranks : 1))}
 if [[ $(id -u) -eq 0 ]]; then # Open MPI asks twice before it runs as root, as it must in a container
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi

@@ -8,7 +8,7 @@
 namespace {
 
 int run(int argc, char** argv) {
-  ashlar::PreprocessOptions options;
+  ashlar::prepare::PreprocessOptions options;
   std::string edges = "whole-file";
   int workers = 1;
   CLI::App app("Turns text or JSONL into token files for training (Megatron's .idx and .bin).", "preprocess_data");
@@ -33,11 +33,12 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : ashlar::exit_code(ashlar::ErrorCode::kUsage);
   }
-  const std::map<std::string, ashlar::DocumentEdges> edge_names = {{"whole-file", ashlar::DocumentEdges::kWholeFile},
-                                                                   {"blank-lines", ashlar::DocumentEdges::kBlankLines},
-                                                                   {"lines", ashlar::DocumentEdges::kLines}};
+  const std::map<std::string, ashlar::prepare::DocumentEdges> edge_names = {
+      {"whole-file", ashlar::prepare::DocumentEdges::kWholeFile},
+      {"blank-lines", ashlar::prepare::DocumentEdges::kBlankLines},
+      {"lines", ashlar::prepare::DocumentEdges::kLines}};
   options.document_edges = edge_names.at(edges);
-  fmt::print("{}", ashlar::preprocess(options));
+  fmt::print("{}", ashlar::prepare::preprocess(options));
   return 0;
 }
 

@@ -8,7 +8,7 @@
 #include "runtime/data/token_file_writer.h"
 #include "runtime/data/tokenizer.h"
 
-namespace ashlar {
+namespace ashlar::prepare {
 namespace {
 
 bool is_jsonl(const PreprocessOptions& options) {
@@ -117,4 +117,4 @@ std::string preprocess(const PreprocessOptions& options) {
          summary;
 }
 
-}  // namespace ashlar
+}  // namespace ashlar::prepare

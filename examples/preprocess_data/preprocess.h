@@ -6,7 +6,7 @@
 
 #include "examples/preprocess_data/text_source.h"
 
-namespace ashlar {
+namespace ashlar::prepare {
 
 struct PreprocessOptions {
   std::string input;
@@ -24,4 +24,4 @@ struct PreprocessOptions {
 // pair is as it was before, or new and whole. Returns the summary to print.
 std::string preprocess(const PreprocessOptions& options);
 
-}  // namespace ashlar
+}  // namespace ashlar::prepare

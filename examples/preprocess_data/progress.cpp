@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <string>
 
-namespace ashlar {
+namespace ashlar::prepare {
 
 Progress::Progress()
     : start_(std::chrono::steady_clock::now()), last_(start_), terminal_(::isatty(STDERR_FILENO) == 1) {}
@@ -40,4 +40,4 @@ void Progress::clear() {
   }
 }
 
-}  // namespace ashlar
+}  // namespace ashlar::prepare

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdint>
 
-namespace ashlar {
+namespace ashlar::prepare {
 
 class Progress {
  public:
@@ -22,4 +22,4 @@ class Progress {
   bool shown_ = false;
 };
 
-}  // namespace ashlar
+}  // namespace ashlar::prepare

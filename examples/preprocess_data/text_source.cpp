@@ -9,7 +9,7 @@
 
 #include "runtime/base/error.h"
 
-namespace ashlar {
+namespace ashlar::prepare {
 namespace {
 
 constexpr size_t kBlockBytes = size_t{1} << 20;
@@ -126,4 +126,4 @@ void read_jsonl(InputFile& input, const std::vector<std::string>& keys, const Do
   }
 }
 
-}  // namespace ashlar
+}  // namespace ashlar::prepare

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace ashlar {
+namespace ashlar::prepare {
 
 // An input file or stdin ("-"), read in large blocks.
 class InputFile {
@@ -51,4 +51,4 @@ void read_text(InputFile& input, DocumentEdges edges, const DocumentSink& sink);
 // One JSON object a line; output i gets the string under keys[i]. Throws Error(kData) naming the line.
 void read_jsonl(InputFile& input, const std::vector<std::string>& keys, const DocumentSink& sink);
 
-}  // namespace ashlar
+}  // namespace ashlar::prepare

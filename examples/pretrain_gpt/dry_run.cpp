@@ -36,6 +36,10 @@ int dry_run(RankContext& rank, const TrainOptions& given) {
   if (rank.world.rank() != 0) {
     return 0;
   }
+  if (options.num_layers == 0) {
+    std::cout << grid_map(grid_shape(options), rank_order(options), {});
+    return 0;
+  }
   const GptConfig config = gpt_config(options);
   const int64_t tokens = options.global_batch_size * options.seq_length;
   const int64_t causal = flops_per_token(config, options.seq_length, FlopFormula::kCausal);

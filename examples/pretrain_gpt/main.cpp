@@ -96,7 +96,7 @@ int run_training(RankContext& rank, const TrainOptions& options) {
   int stop_signal = 0;
   bool is_last = training.state.iteration >= options.train_iters;  // a finished run, started again
   while (!is_last) {
-    const StepResult step = train_step(training, *data.train, signals.received());
+    const StepResult step = train_step(training, *data.train, &signals);
     report.step(step);
     if (!step.finite && options.check_for_nan_in_loss_and_grad) {
       throw AgreedError(ErrorCode::kNumerics, report.describe_non_finite(step, find_non_finite(training, *data.train)));

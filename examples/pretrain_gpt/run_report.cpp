@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iostream>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "parallel/train/signals.h"
 
@@ -12,6 +13,26 @@ namespace {
 // x86 makes its NaNs with the sign bit set; "-nan" would look as if the sign meant something.
 double plain_nan(double value) {
   return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
+}
+
+// Every setting in force, as name=value, in lines of about 110 characters.
+std::string settings_text(const TrainOptions& options) {
+  std::string text = "settings:";
+  size_t line_start = 0;
+  const nlohmann::json settings = options_json(options);
+  for (const auto& setting : settings.items()) {
+    const std::string shown = setting.value().is_string() ? setting.value().get<std::string>() : setting.value().dump();
+    if (shown.empty() || shown == "null" || shown == "false") {
+      continue;
+    }
+    const std::string entry = fmt::format(" {}={}", setting.key(), shown);
+    if (text.size() - line_start + entry.size() > 110) {
+      line_start = text.size() + 1;
+      text += "\n ";
+    }
+    text += entry;
+  }
+  return text;
 }
 
 }  // namespace
@@ -31,6 +52,7 @@ RunReport::RunReport(Training& training, const DataSources& data)
   if (!speaks_) {
     return;
   }
+  print(settings_text(options));
   const PipelineBytes& bytes = training.executor.bytes();
   constexpr double kMiB = 1024.0 * 1024.0;
   print(fmt::format("model: {} parameters, {} layers, width {}, {} heads, vocabulary {} (padded to {})",
@@ -82,9 +104,7 @@ void RunReport::step(const StepResult& result) {
   if (!speaks_) {
     return;
   }
-  if (file_) {
-    file_->write(metrics);
-  }
+  write_metrics(metrics);
   ++num_steps_;
   num_nan_ += result.finite ? 0 : 1;
   seconds_ += seconds;
@@ -110,9 +130,7 @@ void RunReport::validation(double loss) {
   if (speaks_) {
     const ValidationMetrics metrics{training_.state.iteration, loss};
     last_validation_ = loss;
-    if (file_) {
-      file_->write(metrics);
-    }
+    write_metrics(metrics);
     print(validation_lines(metrics));
   }
   step_start_ = Clock::now();
@@ -136,6 +154,9 @@ void RunReport::finish(int stop_signal, int64_t saved_iteration) {
                           ? std::string("nothing was saved: no --save was given")
                           : fmt::format("iteration {} is saved in {}", saved_iteration, training_.options.save)));
   }
+  if (stop_signal != 0 && !training_.options.save_hf.empty()) {
+    print("--save-hf " + training_.options.save_hf + " is not written: the run was stopped");
+  }
   if (last_validation_) {
     print(fmt::format("final validation loss: {:.3f}", *last_validation_));
   }
@@ -147,6 +168,20 @@ std::string RunReport::describe_non_finite(const StepResult& result, const std::
       "--no-check-for-nan-in-loss-and-grad goes on regardless",
       training_.state.iteration + 1, plain_nan(result.loss), plain_nan(result.grad_norm), where,
       training_.state.iteration);
+}
+
+template <typename Metrics>
+void RunReport::write_metrics(const Metrics& metrics) {
+  if (!file_) {
+    return;
+  }
+  try {
+    file_->write(metrics);
+  } catch (const Error& error) {
+    // Hours of training are worth more than its metrics.
+    training_.rank.log.error("{}; no more metrics are written, training goes on", error.what());
+    file_.reset();
+  }
 }
 
 void RunReport::print(const std::string& text) {

@@ -29,6 +29,8 @@ class RunReport {
  private:
   using Clock = std::chrono::steady_clock;
   void print(const std::string& text);  // stdout, around the progress line
+  template <typename Metrics>
+  void write_metrics(const Metrics& metrics);
 
   Training& training_;
   bool speaks_;

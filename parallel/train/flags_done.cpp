@@ -187,7 +187,7 @@ void data_and_checkpoints(Rows& t) {
                                                    "Llama2Tokenizer", "TikTokenizer"});
   t.row("seed", &O::seed, "N", "of weights and sample order").at_least(0);
   t.row("eval-interval", &O::eval_interval, "N", "steps between two validations").at_least(1).by_default("none");
-  t.row("eval-iters", &O::eval_iters, "N", "steps of one validation").at_least(1);
+  t.row("eval-iters", &O::eval_iters, "N", "steps of one validation; 0: no validation").at_least(0);
 
   t.group(FlagGroup::kCheckpoints);
   t.row("save", &O::save, "DIR", "write checkpoints there, one at the end of the run").by_default("none");

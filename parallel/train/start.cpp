@@ -135,7 +135,7 @@ DataSources open_data(RankContext& rank, const TrainOptions& options) {
     data.valid_data_path = options.valid_data_path;
     data.split = options.split;
     data.mock_data = options.mock_data;
-    data.need_valid = options.eval_interval > 0;
+    data.need_valid = options.eval_interval > 0 && options.eval_iters > 0;
     data.samples = {.seq_length = options.seq_length,
                     .vocab_size = options.vocab_size,
                     .eod_token = tokenizer->eod(),

@@ -139,7 +139,7 @@ std::optional<int64_t> load_training(Training& training, const std::string& dire
   training.state.consumed_samples = state.at("consumed_samples").get<int64_t>();
   training.optimizer.set_num_updates(state.at("num_updates").get<int64_t>());
   if (training.rank.world.rank() == 0 && state.at("data_fingerprint").get<uint64_t>() != data_fingerprint) {
-    training.rank.log.warning("--load {}: the training data is not that of the run that saved", directory);
+    training.rank.log.warning("--load {}: the data or its order is not that of the run that saved", directory);
   }
   return iteration;
 }

@@ -78,10 +78,10 @@ struct StepTotals {
   int stop_signal = 0;  // the largest over the ranks
 };
 
-StepTotals share_totals(Training& training, const LossSum& sum, int stop_signal) {
+StepTotals share_totals(Training& training, const LossSum& sum, const StopSignals* signals) {
   const bool speaks = training.grid.is_last_stage() && training.grid.coordinate().tensor == 0;
   double totals[2] = {speaks ? sum.loss : 0, speaks ? sum.num_targets : 0};
-  int64_t signal = stop_signal;
+  int64_t signal = signals == nullptr ? 0 : signals->received();
   Communicator& world = training.grid.world();
   world.all_reduce(view_of(totals, {2}), ReduceOp::kSum, *training.stream).wait_host();
   world.all_reduce(view_of(&signal, {1}), ReduceOp::kMax, *training.stream).wait_host();
@@ -134,7 +134,7 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved, DTyp
   store.initialize(static_cast<uint64_t>(options.seed));
 }
 
-StepResult train_step(Training& training, const SampleSource& source, int stop_signal) {
+StepResult train_step(Training& training, const SampleSource& source, const StopSignals* signals) {
   TrainState& state = training.state;
   // Gradients are accumulated as sums over targets times this constant, so their size does not grow with the batch.
   const double nominal_targets =
@@ -143,7 +143,7 @@ StepResult train_step(Training& training, const SampleSource& source, int stop_s
   const LossSum local = training.executor.train(std::cref(reader), 1.0 / nominal_targets, state.iteration + 1);
   training.reducer.combine_tied();
 
-  const StepTotals totals = share_totals(training, local, stop_signal);
+  const StepTotals totals = share_totals(training, local, signals);
   if (totals.num_targets == 0) {  // the same number on every rank, so all throw alike
     throw AgreedError(ErrorCode::kData, fmt::format("step {}: no target of the global batch counts (all are masked)",
                                                     state.iteration + 1));
@@ -174,7 +174,7 @@ double evaluate(Training& training, const SampleSource& source, int64_t num_batc
     sum.loss += part.loss;
     sum.num_targets += part.num_targets;
   }
-  const StepTotals totals = share_totals(training, sum, 0);
+  const StepTotals totals = share_totals(training, sum, nullptr);
   if (totals.num_targets == 0) {
     throw AgreedError(ErrorCode::kData, "no target of the validation batches counts (all are masked)");
   }

@@ -8,6 +8,7 @@
 #include "parallel/model/gpt.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/train/options.h"
+#include "parallel/train/signals.h"
 #include "parallel/zero/grad_reducer.h"
 #include "parallel/zero/lr_schedule.h"
 #include "parallel/zero/optimizer.h"
@@ -52,14 +53,14 @@ struct StepResult {
   double learning_rate = 0;
   double num_targets = 0;  // counted in the global batch
   bool finite = true;      // false: nothing was updated
-  int stop_signal = 0;     // what some rank handed to this step; 0: no rank did
+  int stop_signal = 0;     // received by some rank before the passes of this step were done; 0: none
 };
 
 // Collective. Blocks the host. One optimizer step on the global batch at training.state: forward and backward of all
 // micro-batches, gradients to sums over counted targets divided by their global count, clip, update; the state
-// advances. `stop_signal` is a signal that this rank received, for all ranks to learn of. When loss or norm is not
+// advances. `signals` are this rank's, for all ranks to learn of. When loss or norm is not
 // finite the weights, moments and counters stay as they were, the state included.
-StepResult train_step(Training& training, const SampleSource& source, int stop_signal = 0);
+StepResult train_step(Training& training, const SampleSource& source, const StopSignals* signals = nullptr);
 
 // Collective. Blocks the host. Mean loss over the first `num_batches` global batches of a source.
 double evaluate(Training& training, const SampleSource& source, int64_t num_batches);

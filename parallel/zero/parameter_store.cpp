@@ -1,6 +1,9 @@
 #include "parallel/zero/parameter_store.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <span>
 
 #include "runtime/base/hash.h"
 #include "runtime/base/rng.h"
@@ -12,15 +15,28 @@ size_t local_bytes(const Parameter& parameter, DType dtype) {
   return static_cast<size_t>(parameter.shard.local().num_elements()) * dtype_bytes(dtype);
 }
 
+// Elements that one loop iteration draws; a multiple of what a random block holds.
+constexpr int64_t kDrawBlock = 4096;
+
 template <typename T>
 void fill_normal(const Parameter& parameter, uint64_t seed) {
   const PhiloxStream random(seed, RngPurpose::kInit, stream_of(parameter.name));
   T* data = parameter.value.as<T>();
   std::fill_n(data, parameter.value.num_elements(), T{0});  // padding rows stay zero
   parameter.shard.for_each_run([&](int64_t local, int64_t global, int64_t length) {
-    for (int64_t at = 0; at < length; ++at) {
-      const double draw = parameter.init_std == 0 ? 0 : random.normal(static_cast<uint64_t>(global + at));
-      data[local + at] = static_cast<T>(static_cast<float>(parameter.init_mean + parameter.init_std * draw));
+    const int64_t num_blocks = (length + kDrawBlock - 1) / kDrawBlock;
+#pragma omp parallel for schedule(static)
+    for (int64_t block = 0; block < num_blocks; ++block) {
+      std::array<float, kDrawBlock> draws{};
+      const int64_t begin = block * kDrawBlock;
+      const int64_t count = std::min(kDrawBlock, length - begin);
+      if (parameter.init_std != 0) {
+        random.normals(static_cast<uint64_t>(global + begin), std::span(draws).first(static_cast<size_t>(count)));
+      }
+      for (int64_t at = 0; at < count; ++at) {
+        data[local + begin + at] = static_cast<T>(static_cast<float>(
+            parameter.init_mean + parameter.init_std * static_cast<double>(draws[static_cast<size_t>(at)])));
+      }
     }
   });
 }

@@ -45,12 +45,35 @@ double PhiloxStream::uniform(uint64_t index) const {
   return word(index) * 0x1p-32;
 }
 
+namespace {
+
+// Normals 2 * pair and 2 * pair + 1 of a block.
+std::array<float, 2> normal_pair(const PhiloxBlock& words, size_t pair) {
+  const double radius = std::sqrt(-2.0 * std::log((words[2 * pair] + 1.0) * 0x1p-32));
+  const double angle = 2.0 * std::numbers::pi * (words[2 * pair + 1] * 0x1p-32);
+  return {static_cast<float>(radius * std::cos(angle)), static_cast<float>(radius * std::sin(angle))};
+}
+
+}  // namespace
+
 float PhiloxStream::normal(uint64_t index) const {
-  const PhiloxBlock words = block(index / 4);
-  const size_t pair = (index % 4) / 2 * 2;
-  const double radius = std::sqrt(-2.0 * std::log((words[pair] + 1.0) * 0x1p-32));
-  const double angle = 2.0 * std::numbers::pi * (words[pair + 1] * 0x1p-32);
-  return static_cast<float>(radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle)));
+  return normal_pair(block(index / 4), index % 4 / 2)[index % 2];
+}
+
+void PhiloxStream::normals(uint64_t first, std::span<float> out) const {
+  size_t at = 0;
+  while (at < out.size()) {
+    const uint64_t index = first + at;
+    const PhiloxBlock words = block(index / 4);
+    for (uint64_t lane = index % 4; lane < 4 && at < out.size(); ++lane, ++at) {
+      const std::array<float, 2> pair = normal_pair(words, lane / 2);
+      out[at] = pair[lane % 2];
+      if (lane % 2 == 0 && at + 1 < out.size()) {
+        out[++at] = pair[1];
+        ++lane;
+      }
+    }
+  }
 }
 
 uint64_t PhiloxStream::below(uint64_t index, uint64_t bound) const {

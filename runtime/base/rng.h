@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace ashlar {
@@ -25,10 +26,12 @@ class PhiloxStream {
  public:
   PhiloxStream(uint64_t seed, RngPurpose purpose, uint64_t stream);
 
-  PhiloxBlock block(uint64_t index) const;               // four words
-  uint32_t word(uint64_t index) const;                   // word `index % 4` of block `index / 4`
-  double uniform(uint64_t index) const;                  // in [0, 1), 32 bits
-  float normal(uint64_t index) const;                    // mean 0, deviation 1 (Box-Muller in double)
+  PhiloxBlock block(uint64_t index) const;  // four words
+  uint32_t word(uint64_t index) const;      // word `index % 4` of block `index / 4`
+  double uniform(uint64_t index) const;     // in [0, 1), 32 bits
+  float normal(uint64_t index) const;       // mean 0, deviation 1 (Box-Muller in double)
+  // out[i] = normal(first + i), four from one block.
+  void normals(uint64_t first, std::span<float> out) const;
   uint64_t below(uint64_t index, uint64_t bound) const;  // in [0, bound), for bound below 2^32 without visible bias
 
  private:

@@ -75,7 +75,13 @@ std::ostream& operator<<(std::ostream& out, const StepLine& line) {
 }
 
 Command SystemTest::program(const std::string& path, const std::vector<std::string>& words) const {
-  Command command{.words = {path}, .environment = {{"OMP_NUM_THREADS", "1"}}, .directory = directory_.path()};
+  const std::string mpi_files = mpi_files_.path();
+  Command command{.words = {path},
+                  .environment = {{"OMP_NUM_THREADS", "1"},
+                                  {"TMPDIR", mpi_files},
+                                  {"OMPI_MCA_btl_vader_backing_directory", mpi_files},
+                                  {"OMPI_MCA_osc_sm_backing_directory", mpi_files}},
+                  .directory = directory_.path()};
   command.words.insert(command.words.end(), words.begin(), words.end());
   return command;
 }

@@ -67,6 +67,7 @@ class SystemTest : public testing::Test {
   Snapshot snapshot(const std::string& name = ".") const;
 
   ScratchDir directory_;
+  ScratchDir mpi_files_;  // where a killed job leaves Open MPI's shared memory
 };
 
 // It ended by itself, well.

@@ -7,7 +7,12 @@
 namespace ashlar {
 
 MpiMessenger::MpiMessenger(HostRank& rank, const GroupInfo& group, MPI_Comm comm)
-    : rank_(rank), group_(group), comm_(comm) {}
+    : rank_(rank), group_(group), comm_(comm) {
+  for (Batch& batch : ring_) {  // a pipeline's exchanges have one leg: the first ones allocate nothing either
+    batch.messages.reserve(1);
+    batch.parts.reserve(1);
+  }
+}
 
 uint64_t MpiMessenger::start(std::span<const Message> messages) {
   Batch& batch = ring_[++num_batches_ % kMaxBatches];

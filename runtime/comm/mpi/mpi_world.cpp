@@ -14,6 +14,7 @@ MpiWorld::MpiWorld(Carrier carrier) : carrier_(carrier) {
   MPI_Comm_size(comm_, &size_);
   mpi_check(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host_comm_), "MPI_Comm_split_type");
   comms_.push_back(host_comm_);
+  MPI_Comm_size(host_comm_, &ranks_on_host_);
 
   int host_rank = 0;
   MPI_Comm_rank(host_comm_, &host_rank);

@@ -22,6 +22,7 @@ class MpiWorld {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  int ranks_on_host() const { return ranks_on_host_; }
   Carrier carrier() const { return carrier_; }
   StatusBoard& board() { return *board_; }
   MPI_Comm comm() const { return comm_; }
@@ -44,6 +45,7 @@ class MpiWorld {
   MPI_Comm host_comm_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 0;
+  int ranks_on_host_ = 1;
   std::vector<int> hosts_;  // by world rank: the lowest world rank on the same host
   std::vector<MPI_Comm> comms_;
   std::vector<MPI_Win> windows_;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include <cmath>
 #include <set>
 
@@ -99,6 +101,19 @@ TEST(PhiloxStream, BelowIsUniformAndStaysBelow) {
     ASSERT_EQ(stream.below(i, 1), 0u);
   }
   EXPECT_NEAR(static_cast<double>(high), 500, 80);
+}
+
+TEST(PhiloxStream, NormalsAreTheNormalsOneByOne) {
+  const PhiloxStream random(11, RngPurpose::kTest, stream_of("normals"));
+  for (const uint64_t first : {0u, 1u, 2u, 3u, 4u, 1001u}) {
+    for (const size_t count : {0u, 1u, 2u, 3u, 4u, 5u, 33u}) {
+      std::vector<float> many(count);
+      random.normals(first, many);
+      for (size_t at = 0; at < count; ++at) {
+        EXPECT_EQ(many[at], random.normal(first + at)) << first << " + " << at;
+      }
+    }
+  }
 }
 
 }  // namespace
