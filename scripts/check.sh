@@ -66,7 +66,7 @@ export cores
 # build_and_test PRESET LIMIT [unit]: tests only what was built.
 build_and_test() {
   local preset=$1 limit=$2
-  stage "build $preset" 1200 bash -c "set -o pipefail; build $preset ${3:-}" &&
+  stage "build $preset" 2400 bash -c "set -o pipefail; build $preset ${3:-}" &&
     stage "test $preset" "$limit" "${runner[@]}" ctest --preset "$preset" -j "$cores" --no-tests=error
 }
 
