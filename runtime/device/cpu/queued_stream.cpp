@@ -22,6 +22,11 @@ uint64_t CpuEvent::announced() const {
   return announced_;
 }
 
+bool CpuEvent::reached() const {
+  const std::lock_guard lock(mutex_);
+  return reached_ >= announced_;
+}
+
 void CpuEvent::wait_for(uint64_t number) const {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return reached_ >= number; });
