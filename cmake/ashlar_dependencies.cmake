@@ -42,11 +42,10 @@ if(ASHLAR_CUDA)
   find_package(CUDAToolkit QUIET) # the headers and the runtime library; a GPU or a driver is asked for only when a job starts
 endif()
 
-# CUDA is looked for by its headers: with them the kernels of kernels/cuda run in tests/emulation. No GPU is needed.
-find_path(ASHLAR_CUDA_INCLUDE_DIR cuda_runtime.h HINTS ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES include)
-find_program(ASHLAR_NVCC nvcc HINTS ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
+# The kernels of kernels/cuda run in tests/emulation, which needs CUDA's headers but no GPU. Its instrumentation is that of
+# g++ 12's ThreadSanitizer, so it cannot be had together with a sanitizer.
 set(ASHLAR_EMULATION OFF)
-if(ASHLAR_CUDA_INCLUDE_DIR AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64"
+if(CUDAToolkit_FOUND AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64"
    AND NOT ASHLAR_SANITIZE)
   set(ASHLAR_EMULATION ON)
 endif()
@@ -68,5 +67,7 @@ function(ashlar_print_summary)
   ashlar_summary_line("Google Benchmark" benchmark_FOUND "kernel benches" "no kernel benches")
   ashlar_summary_line("CUDA" CUDAToolkit_FOUND "${CUDAToolkit_VERSION}, CUDA devices (streams, copies; no kernels yet) and their tests on a stand-in"
                       "no CUDA devices, no emulation tests; the device is the CPU")
+  ashlar_summary_line("CUDA kernels" ASHLAR_EMULATION "compiled by nvcc, and run by the emulator in tests"
+                      "no emulation tests (they need CUDA's headers, g++, x86-64 and no sanitizer)")
   message(STATUS "  NCCL: not part of this version")
 endfunction()
