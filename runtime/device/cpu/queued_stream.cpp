@@ -10,11 +10,9 @@ uint64_t CpuEvent::announce() {
 }
 
 void CpuEvent::reach(uint64_t number) {
-  {
-    const std::lock_guard lock(mutex_);
-    reached_ = std::max(reached_, number);
-  }
-  changed_.notify_all();
+  const std::lock_guard lock(mutex_);
+  reached_ = std::max(reached_, number);
+  changed_.notify_all();  // under the lock: a host that waited may destroy the event as soon as it has the lock
 }
 
 uint64_t CpuEvent::announced() const {

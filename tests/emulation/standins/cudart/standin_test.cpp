@@ -291,7 +291,9 @@ TEST(Standin, WithoutADriverTheCountIsLeftAlone) {
 
 TEST(Standin, TakesMemoryFromElsewhere) {
   static std::vector<void*> given;
-  static int num_released = 0;
+  static int num_released;
+  given.clear();
+  num_released = 0;
   Config config;
   config.allocate = [](size_t bytes) { return given.emplace_back(std::aligned_alloc(256, (bytes + 255) / 256 * 256)); };
   config.release = [](void* memory) {
