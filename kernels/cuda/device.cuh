@@ -77,25 +77,19 @@ inline float exp2_approx(float x) {
   return std::exp2(x);
 }
 
-ASHLAR_RAW inline uint4 load16_bits(const void* p, emu::Site site) {
-  emu::check_read(p, 16, site);
-  uint4 bits;
-  std::memcpy(&bits, p, sizeof bits);
-  return bits;
-}
-ASHLAR_RAW inline void store16_bits(void* p, uint4 bits, emu::Site site) {
-  emu::check_write(p, 16, site);
-  std::memcpy(p, &bits, sizeof bits);
+template <typename V>
+ASHLAR_RAW __attribute__((noinline)) V load16(const void* p) {
+  static_assert(sizeof(V) == 16);
+  emu::check_read(p, 16, __builtin_return_address(0));
+  V value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
 }
 template <typename V>
-ASHLAR_RAW inline V load16(const void* p, ASHLAR_SITE) {
+ASHLAR_RAW __attribute__((noinline)) void store16(void* p, V value) {
   static_assert(sizeof(V) == 16);
-  return std::bit_cast<V>(load16_bits(p, site));
-}
-template <typename V>
-ASHLAR_RAW inline void store16(void* p, V value, ASHLAR_SITE) {
-  static_assert(sizeof(V) == 16);
-  store16_bits(p, std::bit_cast<uint4>(value), site);
+  emu::check_write(p, 16, __builtin_return_address(0));
+  std::memcpy(p, &value, sizeof value);
 }
 
 #else

@@ -41,14 +41,14 @@ void access(const void* pointer, size_t bytes, AccessKind kind, size_t alignment
   }
 }
 
-void check_read(const void* pointer, size_t bytes, Site site) {
-  access(pointer, bytes, AccessKind::kRead, bytes, {nullptr, site});
+void check_read(const void* pointer, size_t bytes, const void* pc) {
+  access(pointer, bytes, AccessKind::kRead, bytes, {pc, {}});
 }
-void check_write(const void* pointer, size_t bytes, Site site) {
-  access(pointer, bytes, AccessKind::kWrite, bytes, {nullptr, site});
+void check_write(const void* pointer, size_t bytes, const void* pc) {
+  access(pointer, bytes, AccessKind::kWrite, bytes, {pc, {}});
 }
-void check_atomic(const void* pointer, size_t bytes, Site site) {
-  access(pointer, bytes, AccessKind::kAtomic, bytes, {nullptr, site});
+void check_atomic(const void* pointer, size_t bytes, const void* pc) {
+  access(pointer, bytes, AccessKind::kAtomic, bytes, {pc, {}});
 }
 
 }  // namespace ashlar::emu

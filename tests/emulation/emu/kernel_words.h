@@ -129,15 +129,15 @@ ASHLAR_RAW inline int __all_sync(uint32_t mask, int predicate, ASHLAR_SITE) {
 }
 
 template <typename T>
-ASHLAR_RAW inline T atomicAdd(T* pointer, T value, ASHLAR_SITE) {
-  ashlar::emu::check_atomic(pointer, sizeof(T), site);
+ASHLAR_RAW __attribute__((noinline)) T atomicAdd(T* pointer, T value) {
+  ashlar::emu::check_atomic(pointer, sizeof(T), __builtin_return_address(0));
   const T old = *pointer;  // no other fiber runs until this one waits
   *pointer = old + value;
   return old;
 }
 template <typename T>
-ASHLAR_RAW inline T atomicMax(T* pointer, T value, ASHLAR_SITE) {
-  ashlar::emu::check_atomic(pointer, sizeof(T), site);
+ASHLAR_RAW __attribute__((noinline)) T atomicMax(T* pointer, T value) {
+  ashlar::emu::check_atomic(pointer, sizeof(T), __builtin_return_address(0));
   const T old = *pointer;
   *pointer = old < value ? value : old;
   return old;

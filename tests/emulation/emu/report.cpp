@@ -27,23 +27,23 @@ Found& found() {
   return instance;
 }
 
-// File and line of an instruction, the innermost inlined function's.
-std::string source_line(const void* pc) {
+// File and line of an instruction, and those of the functions that it was inlined into: "pack.cuh:24 in reduce.cu:28".
+std::string source_lines(const void* pc) {
   const auto address = reinterpret_cast<uintptr_t>(pc) - 1;  // pc is a return address: the call lies before it
   Dl_info info;
   if (dladdr(reinterpret_cast<const void*>(address), &info) == 0) {
     return "unknown place";
   }
-  const std::string command = fmt::format("addr2line -s -e '{}' {:#x} 2>/dev/null", info.dli_fname,
-                                          address - reinterpret_cast<uintptr_t>(info.dli_fbase));
+  const uintptr_t offset = address - reinterpret_cast<uintptr_t>(info.dli_fbase);
+  const std::string command = fmt::format("addr2line -s -i -e '{}' {:#x} 2>/dev/null", info.dli_fname, offset);
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
   std::array<char, 600> line{};
-  if (!pipe || std::fgets(line.data(), line.size(), pipe.get()) == nullptr) {
-    return fmt::format("{} + {:#x}", info.dli_fname, address - reinterpret_cast<uintptr_t>(info.dli_fbase));
+  std::string text;
+  while (pipe && std::fgets(line.data(), line.size(), pipe.get()) != nullptr) {
+    const std::string frame = line.data();
+    text += (text.empty() ? "" : " in ") + frame.substr(0, frame.find_first_of(" \n"));
   }
-  std::string text = line.data();
-  text.erase(text.find_last_not_of('\n') + 1);
-  return text;
+  return text.empty() ? fmt::format("{} + {:#x}", info.dli_fname, offset) : text;
 }
 
 }  // namespace
@@ -81,7 +81,7 @@ std::vector<Report> take_reports() {
 }
 
 std::string describe(const Report& report) {
-  return report.pc == nullptr ? report.text : report.text + " at " + source_line(report.pc);
+  return report.pc == nullptr ? report.text : report.text + " at " + source_lines(report.pc);
 }
 
 std::string Machine::thread_text() const {
