@@ -65,7 +65,7 @@ function(ashlar_print_summary)
   ashlar_summary_line("oneDNN" dnnl_FOUND "${dnnl_VERSION}, matrix products on the CPU" "plain loops, many times slower")
   ashlar_summary_line("OpenMP" OpenMP_CXX_FOUND "${OpenMP_CXX_VERSION}, threads within a rank" "one thread a rank")
   ashlar_summary_line("Google Benchmark" benchmark_FOUND "kernel benches" "no kernel benches")
-  ashlar_summary_line("CUDA" CUDAToolkit_FOUND "${CUDAToolkit_VERSION}, CUDA devices (streams, copies; no kernels yet) and their tests on a stand-in"
+  ashlar_summary_line("CUDA" CUDAToolkit_FOUND "${CUDAToolkit_VERSION}, CUDA devices, not run on a GPU yet; tests on a stand-in"
                       "no CUDA devices, no emulation tests; the device is the CPU")
   ashlar_summary_line("CUDA kernels" ASHLAR_EMULATION "compiled by nvcc, and run by the emulator in tests"
                       "no emulation tests (they need CUDA's headers, g++, x86-64 and no sanitizer)")

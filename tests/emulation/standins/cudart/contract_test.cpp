@@ -2,6 +2,8 @@
 // as late as it may.
 #include <gmock/gmock.h>
 
+#include <thread>
+
 #include "runtime/base/error.h"
 #include "runtime/device/cuda/cuda_device.h"
 #include "runtime/device/cuda/cuda_stream.h"
@@ -76,6 +78,21 @@ TEST(CudaDevice, OutOfMemoryNamesTheUseAndLeavesNoErrorBehind) {
   }
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
   EXPECT_EQ(device->allocate(400, "the rest").bytes(), 400u);
+}
+
+// CUDA counts "not yet" as an error, which the check after the next launch would take for the launch's.
+TEST(CudaEvent, AskingTooEarlyLeavesNoErrorBehind) {
+  Config config;
+  config.delays = Delays::kLate;
+  standin::reset(config);
+  const auto device = make_cuda_device(0);
+  const auto stream = device->create_stream();
+  const auto event = device->create_event();
+  stream->record(*event);
+  while (!event->reached()) {
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  }
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
 TEST(CudaDevice, AFailedCallNamesCallDeviceAndCudasText) {
