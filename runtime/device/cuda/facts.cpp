@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdlib>
 #include <fstream>
+#include <utility>
 
 #include "runtime/base/error.h"
 
