@@ -5,8 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
+
+struct CUstream_st;  // cudaStream_t points to it
 
 namespace ashlar::emu {
 
@@ -55,6 +58,15 @@ void* allocate(size_t bytes);
 void release(void* memory);
 // The allocation that holds `bytes` at `memory`, so that a copy between host and device can be checked.
 bool is_allocated(const void* memory, size_t bytes);
+
+// What a stand-in for the CUDA runtime adds. Set before the first launch.
+struct Hooks {
+  // Puts a launch on its stream; null: it runs at once.
+  void (*enqueue)(CUstream_st* stream, const std::string& name, std::function<void()> work) = nullptr;
+  // Called at the end of a launch, on its thread, for every stretch of global memory that it read or wrote.
+  void (*touched)(const void* memory, size_t bytes, bool write) = nullptr;
+};
+Hooks& hooks();
 
 // A kernel with its arguments; the kernel may read [arguments, arguments + bytes).
 struct Body {

@@ -196,6 +196,9 @@ bool global_access(Machine& m, uintptr_t address, size_t bytes, AccessKind kind,
   if (address + bytes > range->end) {
     return false;
   }
+  if (hooks().touched != nullptr) {
+    (kind == AccessKind::kRead ? m.read : m.written).add(address, bytes);
+  }
   const size_t first = (address - range->begin) / kCellBytes;
   const size_t last = (address - range->begin + bytes - 1) / kCellBytes;
   for (size_t i = first; i <= last && touch(m, range->cells[i], kind, place); ++i) {

@@ -178,11 +178,8 @@ inline T max(T a, T b) {
 
 namespace ashlar::emu {
 
-// How a launch reaches its stream. A stand-in for the CUDA runtime sets this to queue the work; without one a launch
-// runs at once.
-using StreamRunner = void (*)(cudaStream_t stream, std::function<void()> work);
-void set_stream_runner(StreamRunner runner);
-void run_on_stream(cudaStream_t stream, std::function<void()> work);
+// Gives the launch to hooks().enqueue, or runs it at once when there is none.
+void launch_on_stream(cudaStream_t stream, const char* name, std::function<void()> work);
 
 // The kernel with its arguments, converted to the parameters' types as a real launch does.
 template <typename... Parameters, typename... Arguments>
@@ -193,7 +190,7 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
     void (*kernel)(Parameters...);
   };
   const Call call{{static_cast<Parameters>(arguments)...}, kernel};
-  run_on_stream(stream, [=] {
+  launch_on_stream(stream, name, [=] {
     run(grid, block, shared_bytes, name,
         {[](const void* p) {
            const auto* q = static_cast<const Call*>(p);

@@ -38,6 +38,19 @@ bool is_launchable(const Machine& m, dim3 grid, dim3 block, size_t dynamic_bytes
          dynamic_bytes <= m.options.max_shared_bytes;
 }
 
+void report_touched(Machine& m) {
+  if (hooks().touched == nullptr) {
+    return;
+  }
+  for (const bool write : {false, true}) {
+    TouchedRanges& ranges = write ? m.written : m.read;
+    for (const TouchedRanges::Range& range : ranges.merged()) {
+      hooks().touched(reinterpret_cast<const void*>(range.begin), range.end - range.begin, write);
+    }
+    ranges.clear();
+  }
+}
+
 uint3 index_of(uint32_t linear, dim3 dims) {
   return {linear % dims.x, linear / dims.x % dims.y, linear / dims.x / dims.y};
 }
@@ -57,17 +70,14 @@ dim3 grid_dimensions() {
   return current_lane->grid_dim;
 }
 
-namespace {
-std::atomic<StreamRunner> stream_runner{nullptr};
+Hooks& hooks() {
+  static Hooks instance;
+  return instance;
 }
 
-void set_stream_runner(StreamRunner runner) {
-  stream_runner = runner;
-}
-
-void run_on_stream(cudaStream_t stream, std::function<void()> work) {
-  if (const StreamRunner runner = stream_runner) {
-    runner(stream, std::move(work));
+void launch_on_stream(cudaStream_t stream, const char* name, std::function<void()> work) {
+  if (hooks().enqueue != nullptr) {
+    hooks().enqueue(stream, name, std::move(work));
   } else {
     work();
   }
@@ -136,6 +146,7 @@ void run(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const char* name, c
     }
   }
   statistics = m.statistics;
+  report_touched(m);
   machine = nullptr;
 }
 

@@ -13,6 +13,7 @@
 #include "tests/emulation/emu/emulator.h"
 #include "tests/emulation/emu/fiber.h"
 #include "tests/emulation/emu/kernel_calls.h"
+#include "tests/emulation/emu/touched.h"
 
 namespace ashlar::emu {
 
@@ -115,7 +116,8 @@ struct Machine {
   Site operation_site{};  // of the warp operation being executed
   Statistics statistics{};
 
-  GlobalRange recent[4];  // where this machine's last global accesses fell
+  TouchedRanges read, written;  // by this launch, when somebody wants to know
+  GlobalRange recent[4];        // where this machine's last global accesses fell
   unsigned next_recent = 0;
   uint64_t ranges_version = 0;
 };
