@@ -9,7 +9,7 @@ namespace {
 
 // The shard that logits [N,V/t] hold, N = `rows`.
 VocabShard checked_shard(std::string_view op, const ConstTensorView& logits, int64_t rows, int64_t vocab_begin,
-                              int64_t num_valid) {
+                         int64_t num_valid) {
   const VocabShard shard{logits.shape[-1], vocab_begin, num_valid};
   check_view(op, "logits", logits, logits.dtype, rows * shard.columns);
   DCHECK(num_valid >= 0 && num_valid <= shard.columns, "{}: {} valid columns of {}", op, num_valid, shard.columns);
