@@ -41,10 +41,24 @@ void access(const void* pointer, size_t bytes, AccessKind kind, size_t alignment
   }
 }
 
+namespace {
+
+void check_is_global(const void* pointer, const void* pc) {
+  const uintptr_t offset = reinterpret_cast<uintptr_t>(pointer) - reinterpret_cast<uintptr_t>(machine->shared);
+  if (offset < kSharedCapacity || machine->stacks.contains(reinterpret_cast<uintptr_t>(pointer))) {
+    add_report(Fault::kGlobalBounds, {pc, {}}, "a load or store of global memory with an address that is not global");
+    abort_launch();
+  }
+}
+
+}  // namespace
+
 void check_read(const void* pointer, size_t bytes, const void* pc) {
+  check_is_global(pointer, pc);
   access(pointer, bytes, AccessKind::kRead, bytes, {pc, {}});
 }
 void check_write(const void* pointer, size_t bytes, const void* pc) {
+  check_is_global(pointer, pc);
   access(pointer, bytes, AccessKind::kWrite, bytes, {pc, {}});
 }
 void check_atomic(const void* pointer, size_t bytes, const void* pc) {

@@ -74,7 +74,8 @@ void copy_async(uint32_t destination, const void* source, uint32_t source_bytes,
 void copy_async_commit();
 void copy_async_wait(unsigned groups_left);
 
-// Checks an access that the compiler's hooks will not see: vector accesses of the wrappers, and atomics. `pc` is the
+// Checks an access that the compiler's hooks will not see: vector accesses of the wrappers (global memory only),
+// and atomics. `pc` is the
 // wrapper's return address, which finds the kernel's line even through helpers that were inlined.
 void check_read(const void* pointer, size_t bytes, const void* pc);
 void check_write(const void* pointer, size_t bytes, const void* pc);

@@ -275,6 +275,15 @@ __global__ void load_of_16_bytes(float* out, const float* in) {
   out[threadIdx.x] = v.x + v.y + v.z + v.w;
 }
 
+// The instruction is ld.global: an address of shared memory means nothing to it.
+template <bool kFaulty>
+__global__ void global_load_of_shared_memory(float* out, const float* in) {
+  SMEM_STATIC(float4, values, 32);
+  values[threadIdx.x] = make_float4(1, 2, 3, 4);
+  const auto v = load16<float4>(kFaulty ? reinterpret_cast<const float*>(values + threadIdx.x) : in + 4 * threadIdx.x);
+  out[threadIdx.x] = v.x + v.y;
+}
+
 template <bool kFaulty>
 __global__ void register_array(float* out, const float* in, int n) {
   float values[8];
@@ -401,6 +410,7 @@ const PlantedCase kCases[] = {
     TWIN(global_exchange_in_a_block, Fault::kGlobalRace, 1, 64, 0, m.b, m.a),
     TWIN(cast_to_float4, Fault::kMisaligned, 1, 32, 0, m.a, m.b),
     TWIN(load_of_16_bytes, Fault::kMisaligned, 1, 32, 0, m.a, m.b),
+    TWIN(global_load_of_shared_memory, Fault::kGlobalBounds, 1, 32, 0, m.a, m.b),
     TWIN(register_array, Fault::kIndex, 1, 1, 0, m.a, m.b, 12),
     TWIN(two_barriers, Fault::kDivergence, 1, 64, 0, m.a),
     TWIN(early_exit, Fault::kDivergence, 1, 64, 0, m.a, 50),
