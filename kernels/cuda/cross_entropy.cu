@@ -23,9 +23,6 @@ struct Running {
 
 // -infinity stands for no numbers: exp(-infinity - -infinity) would be NaN.
 DEVICE_INLINE Running merge(const Running& a, const Running& b) {
-  if (a.largest == -INFINITY) {
-    return b;
-  }
   if (b.largest == -INFINITY) {
     return a;
   }
