@@ -1,13 +1,10 @@
 // Activations and the small elementwise sums around them.
 #pragma once
 
-#include "kernels/matmul.h"
+#include "kernels/plain_types.h"
 #include "runtime/tensor/tensor.h"
 
 namespace ashlar::kernels {
-
-// GELU (Hendrycks and Gimpel, arXiv:1606.08415): x * Phi(x) by erf, or the tanh form of section 2, which GPT-2 uses.
-enum class Activation { kGeluTanh, kGeluErf };
 
 // Stream-ordered. y = act(x), elementwise.
 void activation_forward(TensorView y, ConstTensorView x, Activation activation, Stream& stream);

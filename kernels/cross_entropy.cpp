@@ -8,9 +8,9 @@ namespace ashlar::kernels {
 namespace {
 
 // The shard that logits [N,V/t] hold, N = `rows`.
-cpu::VocabShard checked_shard(std::string_view op, const ConstTensorView& logits, int64_t rows, int64_t vocab_begin,
-                              int64_t num_valid) {
-  const cpu::VocabShard shard{logits.shape[-1], vocab_begin, num_valid};
+VocabShard checked_shard(std::string_view op, const ConstTensorView& logits, int64_t rows, int64_t vocab_begin,
+                         int64_t num_valid) {
+  const VocabShard shard{logits.shape[-1], vocab_begin, num_valid};
   check_view(op, "logits", logits, logits.dtype, rows * shard.columns);
   DCHECK(num_valid >= 0 && num_valid <= shard.columns, "{}: {} valid columns of {}", op, num_valid, shard.columns);
   return shard;
@@ -22,7 +22,7 @@ void cross_entropy_stats(TensorView stats, ConstTensorView logits, ConstTensorVi
                          int64_t num_valid, Stream& stream) {
   constexpr std::string_view kOp = "cross_entropy_stats";
   const int64_t rows = targets.num_elements();
-  const cpu::VocabShard shard = checked_shard(kOp, logits, rows, vocab_begin, num_valid);
+  const VocabShard shard = checked_shard(kOp, logits, rows, vocab_begin, num_valid);
   check_view(kOp, "targets", targets, DType::kI32, rows);
   check_view(kOp, "stats", stats, logits.dtype, rows * 3);
   with_float_type(logits.dtype, kOp, [&](auto zero) {
@@ -39,7 +39,7 @@ void cross_entropy_finish(TensorView losses, TensorView logits, ConstTensorView 
   constexpr std::string_view kOp = "cross_entropy_finish";
   const int64_t rows = targets.num_elements();
   const int64_t num_ranks = all_stats.shape[0];
-  const cpu::VocabShard shard = checked_shard(kOp, logits, rows, vocab_begin, num_valid);
+  const VocabShard shard = checked_shard(kOp, logits, rows, vocab_begin, num_valid);
   check_view(kOp, "targets", targets, DType::kI32, rows);
   check_view(kOp, "mask", mask, DType::kF32, rows);
   check_view(kOp, "losses", losses, logits.dtype, rows);

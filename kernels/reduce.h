@@ -1,12 +1,10 @@
 // Sums that must not depend on who computes them.
 #pragma once
 
+#include "kernels/plain_types.h"
 #include "runtime/tensor/tensor.h"
 
 namespace ashlar::kernels {
-
-// Elements per block of sum_of_squares.
-inline constexpr int64_t kNormBlock = 4096;
 
 // Stream-ordered. blocks [ceil(n / kNormBlock)] fp64 = sum of squares of each block of x [n], each summed in fp64 in
 // one fixed order; infinity and NaN pass through.

@@ -33,7 +33,7 @@ DIRECTLY_BELOW = {
 # Headers of libraries that stay in their folder, so that their types cannot leak into ours.
 LIBRARY_FOLDERS = [
     ("MPI", r"(open)?mpi(-ext)?\.h$|mpi/", ["runtime/comm/mpi"]),
-    ("CUDA", r"(cuda|cublas|curand|cudnn|nvtx|nvToolsExt|cooperative_groups|cub/|thrust/)", ["*/cuda"]),
+    ("CUDA", r"(cuda|vector_types|cublas|curand|cudnn|nvtx|nvToolsExt|cooperative_groups|cub/|thrust/)", ["*/cuda", "tests/emulation"]),
     ("NCCL", r"nccl", ["*/nccl"]),
     ("oneDNN", r"(dnnl|oneapi/)", ["kernels/cpu"]),
     ("spdlog", r"spdlog/", ["runtime/base"]),
@@ -42,7 +42,10 @@ LIBRARY_FOLDERS = [
 ]
 
 PRIVATE_FOLDERS = {"runtime/comm/mpi": "runtime/comm", "runtime/comm/thread": "runtime/comm",
-                   "runtime/comm/host": "runtime/comm", "kernels/cpu": "kernels"}
+                   "runtime/comm/host": "runtime/comm", "kernels/cpu": "kernels", "kernels/cuda": "kernels"}
+
+# Our own headers that bring CUDA's types along: only folders that may include CUDA's or NCCL's headers include them.
+CUDA_CARRIERS = ["runtime/device/cuda/cuda_check.h", "runtime/device/cuda/cuda_stream.h"]
 
 # Names of the place where the project was written; a checkout elsewhere has no such paths.
 FOREIGN_WORDS = ["/work/", "../shared"]
@@ -120,6 +123,8 @@ def check_source(root, name, lines, below, problems):
                 problems.append(f'{place}: "{target}" is no path from the repository root')
             continue
         headers.append(target)
+        if target in CUDA_CARRIERS and not any(inside(name, f) for f in ["*/cuda", "*/nccl", "tests/emulation"]):
+            problems.append(f"{place}: {target} brings CUDA's headers along, outside */cuda and */nccl")
         if name.startswith("tests/"):
             continue
         if target.startswith("tests/"):

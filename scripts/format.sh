@@ -11,5 +11,5 @@ case "${1:-}" in
   --check) mode=(--dry-run -Werror) ;;
   *) echo "usage: scripts/format.sh [--check]" >&2; exit 2 ;;
 esac
-find runtime kernels parallel examples tests -name '*.h' -print0 -o -name '*.cpp' -print0 |
+find runtime kernels parallel examples tests -name '*.h' -print0 -o -name '*.cpp' -print0 -o -name '*.cu' -print0 -o -name '*.cuh' -print0 |
   xargs -0 -r clang-format "${mode[@]}"

@@ -3,15 +3,9 @@
 
 #include <cstdint>
 
-namespace ashlar::kernels::cpu {
+#include "kernels/plain_types.h"
 
-// The columns of logits that one rank holds: global columns [vocab_begin, vocab_begin + num_valid), then padding up to
-// `columns`.
-struct VocabShard {
-  int64_t columns;
-  int64_t vocab_begin;
-  int64_t num_valid;
-};
+namespace ashlar::kernels::cpu {
 
 template <typename T>
 void cross_entropy_stats(T* stats, const T* logits, const int32_t* targets, int64_t rows, VocabShard shard);

@@ -8,6 +8,7 @@ namespace ashlar {
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(device_, other.device_);
+  std::swap(kind_, other.kind_);
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   return *this;
@@ -15,8 +16,10 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 Buffer::~Buffer() {
   if (data_ != nullptr) {
-    device_->allocated_bytes_ -= static_cast<int64_t>(bytes_);
-    device_->free_bytes(data_, bytes_);
+    if (kind_ == MemoryKind::kDevice) {
+      device_->allocated_bytes_ -= static_cast<int64_t>(bytes_);
+    }
+    device_->free_bytes(kind_, data_, bytes_);
   }
 }
 
@@ -24,14 +27,27 @@ Buffer Device::allocate(size_t bytes, const std::string& what) {
   if (bytes == 0) {
     return {};
   }
-  std::byte* data = allocate_bytes(bytes);
+  std::byte* data = allocate_bytes(MemoryKind::kDevice, bytes);
   REQUIRE(data != nullptr, ErrorCode::kUsage,
           "out of memory: {} needs {} bytes more than the {} already held; use more ranks, a smaller "
           "--micro-batch-size or a smaller model",
           what, bytes, allocated_bytes());
   ++num_allocations_;
   allocated_bytes_ += static_cast<int64_t>(bytes);
-  return Buffer(this, data, bytes);
+  return Buffer(this, MemoryKind::kDevice, data, bytes);
+}
+
+Buffer Device::allocate_host(size_t bytes, const std::string& what) {
+  if (bytes == 0) {
+    return {};
+  }
+  std::byte* data = allocate_bytes(MemoryKind::kHost, bytes);
+  REQUIRE(data != nullptr, ErrorCode::kUsage,
+          "out of host memory: {} needs {} bytes, which the device can pin; use fewer ranks on this host or raise its "
+          "locked-memory limit (ulimit -l)",
+          what, bytes);
+  ++num_allocations_;
+  return Buffer(this, MemoryKind::kHost, data, bytes);
 }
 
 }  // namespace ashlar

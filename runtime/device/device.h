@@ -12,13 +12,22 @@ namespace ashlar {
 
 enum class DeviceKind { kCpu, kCuda };
 
+// Which end of a copy: memory of the device, or memory of the host that the device copies to and from by itself.
+enum class MemoryKind { kDevice, kHost };
+
+// Work of a stream of higher priority goes first where both are ready. Communication is started before the compute it
+// overlaps and must not queue behind it.
+enum class StreamPriority { kCompute, kCommunication };
+
 class Device;
 
-// Owns a piece of device memory, 64-byte aligned at least. Movable, freed at destruction. Not zeroed.
+// Owns a piece of memory, 64-byte aligned at least. Movable, freed at destruction, after all work on it was waited for
+// and before its device goes. Not zeroed.
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Device* device, std::byte* data, size_t bytes) : device_(device), data_(data), bytes_(bytes) {}
+  Buffer(Device* device, MemoryKind kind, std::byte* data, size_t bytes)
+      : device_(device), kind_(kind), data_(data), bytes_(bytes) {}
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
   Buffer(const Buffer&) = delete;
@@ -30,14 +39,18 @@ class Buffer {
 
  private:
   Device* device_ = nullptr;
+  MemoryKind kind_ = MemoryKind::kDevice;
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
 };
 
-// A point in a stream that another stream or the host can wait for.
+// A point in a stream that another stream or the host can wait for. Recording it again moves it; an event that was
+// never recorded counts as reached.
 class Event {
  public:
   virtual ~Event() = default;
+  virtual bool reached() const = 0;      // Whether the stream has come to the last record. Throws what failed in it.
+  virtual void synchronize() const = 0;  // Blocks the host until the stream has come to the last record.
 };
 
 // An ordered queue of work on one device. "Stream-ordered" means: returns at once, happens after all earlier work.
@@ -45,30 +58,39 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual Device& device() const = 0;
-  virtual void copy(void* dst, const void* src, size_t bytes) = 0;  // Stream-ordered.
-  virtual void fill_zero(void* dst, size_t bytes) = 0;              // Stream-ordered.
-  virtual void record(Event& event) = 0;                            // Stream-ordered.
-  virtual void wait(const Event& event) = 0;                        // Stream-ordered.
-  virtual void synchronize() = 0;  // Blocks the host. Throws what failed earlier in the stream.
+  // Stream-ordered. Each end is memory of this device or of its allocate_host(); a GPU that is given other host memory
+  // may block the host. The ends do not overlap.
+  virtual void copy(void* dst, const void* src, size_t bytes) = 0;
+  virtual void fill_zero(void* dst, size_t bytes) = 0;  // Stream-ordered.
+  virtual void record(Event& event) = 0;                // Stream-ordered.
+  virtual void wait(const Event& event) = 0;            // Stream-ordered.
+  virtual void synchronize() = 0;                       // Blocks the host. Throws what failed earlier in the stream.
 };
 
 class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
-  virtual std::unique_ptr<Stream> create_stream() = 0;
+  std::unique_ptr<Stream> create_stream(StreamPriority priority = StreamPriority::kCompute) {
+    return make_stream(priority);
+  }
   virtual std::unique_ptr<Event> create_event() = 0;
 
   // Blocks the host. `what` names the use in the out-of-memory error.
   Buffer allocate(size_t bytes, const std::string& what);
 
-  // Allocations since start, so that a test can see that a step makes none.
+  // Blocks the host. Memory that the host reads and writes and that this device's streams copy to and from on their
+  // own: pinned for a GPU, ordinary memory for the CPU.
+  Buffer allocate_host(size_t bytes, const std::string& what);
+
+  // Allocations of both kinds since start, so that a test can see that a step makes none.
   int64_t num_allocations() const { return num_allocations_.load(); }
-  int64_t allocated_bytes() const { return allocated_bytes_.load(); }
+  int64_t allocated_bytes() const { return allocated_bytes_.load(); }  // of device memory, now
 
  protected:
-  virtual std::byte* allocate_bytes(size_t bytes) = 0;  // nullptr when memory is out
-  virtual void free_bytes(std::byte* data, size_t bytes) noexcept = 0;
+  virtual std::unique_ptr<Stream> make_stream(StreamPriority priority) = 0;
+  virtual std::byte* allocate_bytes(MemoryKind kind, size_t bytes) = 0;  // nullptr when memory is out
+  virtual void free_bytes(MemoryKind kind, std::byte* data, size_t bytes) noexcept = 0;
 
  private:
   friend class Buffer;

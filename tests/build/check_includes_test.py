@@ -15,6 +15,8 @@ LEGAL = {
     "runtime/comm/communicator.h": '#pragma once\n#include "runtime/base/error.h"\n',
     "runtime/comm/README.md": "# comm\n",
     "runtime/comm/mpi/mpi_world.h": '#pragma once\n#include <mpi.h>\n#include "runtime/comm/communicator.h"\n',
+    "runtime/device/cuda/cuda_stream.h": "#pragma once\n#include <cuda_runtime_api.h>\n",
+    "kernels/cuda/gemm.cu": '#include "runtime/device/cuda/cuda_stream.h"\n',
     "kernels/matmul.h": '#pragma once\n#include "runtime/base/error.h"\n',
     "kernels/README.md": "# kernels\n",
     "kernels/cpu/matmul.cpp": '#include "kernels/matmul.h"\n#include <oneapi/dnnl/dnnl.h>\n',
@@ -71,6 +73,7 @@ class CheckIncludes(unittest.TestCase):
         self.planted("runtime/comm/x.cpp", '#include "mpi.h"\n', "MPI header")
         self.planted("tests/kernels/x_test.cpp", "#include <mpi.h>\n", "MPI header")
         self.planted("kernels/x.cpp", "#include <cuda_runtime.h>\n", "CUDA header")
+        self.planted("kernels/x.cpp", '#include "runtime/device/cuda/cuda_stream.h"\n', "brings CUDA's headers along")
         self.planted("runtime/comm/x.cpp", "#  include <nccl.h>\n", "NCCL header")
         self.planted("parallel/train/x.cpp", "#include <dnnl.hpp>\n", "oneDNN header")
         self.planted("kernels/x.cpp", "#include <spdlog/spdlog.h>\n", "spdlog header")

@@ -20,7 +20,7 @@ class InlineStream final : public CpuStream {
   Device& device() const override { return device_; }
   void enqueue(Task task, std::string_view op) override { run_task(task, op, observer_); }
   void record(Event& event) override { static_cast<CpuEvent&>(event).record_done(); }
-  void wait(const Event& event) override { static_cast<const CpuEvent&>(event).wait_host(); }
+  void wait(const Event& event) override { event.synchronize(); }
   void synchronize() override {}
 
  private:
@@ -53,7 +53,7 @@ CpuStream& cpu_stream(Stream& stream) {
   return static_cast<CpuStream&>(stream);
 }
 
-std::unique_ptr<Stream> CpuDevice::create_stream() {
+std::unique_ptr<Stream> CpuDevice::make_stream(StreamPriority) {
   if (stream_kind_ == CpuStreamKind::kInline) {
     return std::make_unique<InlineStream>(*this, observer_);
   }
@@ -64,7 +64,7 @@ std::unique_ptr<Event> CpuDevice::create_event() {
   return std::make_unique<CpuEvent>();
 }
 
-std::byte* CpuDevice::allocate_bytes(size_t bytes) {
+std::byte* CpuDevice::allocate_bytes(MemoryKind, size_t bytes) {
   // Large buffers ask for huge pages: a fresh arena of 500 MB costs 250 page faults instead of 125,000.
   const size_t alignment = bytes >= 2 * kHugePage ? kHugePage : 64;
   void* data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
@@ -74,7 +74,7 @@ std::byte* CpuDevice::allocate_bytes(size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
-void CpuDevice::free_bytes(std::byte* data, size_t) noexcept {
+void CpuDevice::free_bytes(MemoryKind, std::byte* data, size_t) noexcept {
   std::free(data);
 }
 

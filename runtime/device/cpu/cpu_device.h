@@ -39,15 +39,15 @@ class CpuDevice final : public Device {
   explicit CpuDevice(CpuStreamKind kind = CpuStreamKind::kInline) : stream_kind_(kind) {}
 
   DeviceKind kind() const override { return DeviceKind::kCpu; }
-  std::unique_ptr<Stream> create_stream() override;
   std::unique_ptr<Event> create_event() override;
 
   // Streams created afterwards time their work and tell the observer, which outlives them. Null: nobody is told.
   void set_observer(TaskObserver* observer) { observer_ = observer; }
 
  protected:
-  std::byte* allocate_bytes(size_t bytes) override;
-  void free_bytes(std::byte* data, size_t bytes) noexcept override;
+  std::unique_ptr<Stream> make_stream(StreamPriority priority) override;  // all streams share the cores alike
+  std::byte* allocate_bytes(MemoryKind kind, size_t bytes) override;      // both kinds are the same memory
+  void free_bytes(MemoryKind kind, std::byte* data, size_t bytes) noexcept override;
 
  private:
   CpuStreamKind stream_kind_;

@@ -10,16 +10,19 @@ uint64_t CpuEvent::announce() {
 }
 
 void CpuEvent::reach(uint64_t number) {
-  {
-    const std::lock_guard lock(mutex_);
-    reached_ = std::max(reached_, number);
-  }
-  changed_.notify_all();
+  const std::lock_guard lock(mutex_);
+  reached_ = std::max(reached_, number);
+  changed_.notify_all();  // under the lock: a host that waited may destroy the event as soon as it has the lock
 }
 
 uint64_t CpuEvent::announced() const {
   const std::lock_guard lock(mutex_);
   return announced_;
+}
+
+bool CpuEvent::reached() const {
+  const std::lock_guard lock(mutex_);
+  return reached_ >= announced_;
 }
 
 void CpuEvent::wait_for(uint64_t number) const {

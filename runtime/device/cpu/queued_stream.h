@@ -21,7 +21,8 @@ class CpuEvent final : public Event {
   void record_done() { reach(announce()); }
   uint64_t announced() const;
   void wait_for(uint64_t number) const;  // Blocks the calling thread.
-  void wait_host() const { wait_for(announced()); }
+  bool reached() const override;
+  void synchronize() const override { wait_for(announced()); }
 
  private:
   mutable std::mutex mutex_;

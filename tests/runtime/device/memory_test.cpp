@@ -15,14 +15,14 @@ namespace {
 class FakeDevice final : public Device {
  public:
   DeviceKind kind() const override { return DeviceKind::kCuda; }
-  std::unique_ptr<Stream> create_stream() override;
-  std::unique_ptr<Event> create_event() override { return std::make_unique<Event>(); }
+  std::unique_ptr<Event> create_event() override { return nullptr; }
 
  protected:
-  std::byte* allocate_bytes(size_t bytes) override {
+  std::unique_ptr<Stream> make_stream(StreamPriority priority) override;
+  std::byte* allocate_bytes(MemoryKind, size_t bytes) override {
     return bytes > 1000 ? nullptr : static_cast<std::byte*>(std::malloc(bytes));
   }
-  void free_bytes(std::byte* data, size_t) noexcept override { std::free(data); }
+  void free_bytes(MemoryKind, std::byte* data, size_t) noexcept override { std::free(data); }
 };
 
 class FakeStream final : public Stream {
@@ -39,7 +39,7 @@ class FakeStream final : public Stream {
   Device& device_;
 };
 
-std::unique_ptr<Stream> FakeDevice::create_stream() {
+std::unique_ptr<Stream> FakeDevice::make_stream(StreamPriority) {
   return std::make_unique<FakeStream>(*this);
 }
 
@@ -79,6 +79,23 @@ TEST(Device, OutOfMemoryNamesTheUseAndTheSizes) {
                                              testing::HasSubstr("600"), testing::HasSubstr("--micro-batch-size")));
   }
   EXPECT_EQ(device.num_allocations(), 1);
+}
+
+TEST(Device, HostMemoryCountsAsAnAllocationButNotAsDeviceMemory) {
+  FakeDevice device;
+  const Buffer buffer = device.allocate_host(100, "tokens");
+  EXPECT_EQ(buffer.bytes(), 100u);
+  EXPECT_EQ(device.num_allocations(), 1);
+  EXPECT_EQ(device.allocated_bytes(), 0);
+  EXPECT_EQ(device.allocate_host(0, "nothing").data(), nullptr);
+  try {
+    const Buffer refused = device.allocate_host(2000, "losses read back");
+    FAIL() << "allocate_host did not throw";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUsage);
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("losses read back"), testing::HasSubstr("2000"),
+                                             testing::HasSubstr("ulimit -l")));
+  }
 }
 
 TEST(Buffer, MovesItsMemoryAndFreesItOnce) {

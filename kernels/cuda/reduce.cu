@@ -1,0 +1,74 @@
+#include "kernels/cuda/reduce.h"
+
+#include "kernels/cuda/block_sum.cuh"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/plain_types.h"
+
+namespace ashlar::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// One block of threads per block of numbers. Thread t takes packs t, t + 256, ...; squares of floats are exact in fp64,
+// so only the sums round, and zeros behind the end change nothing.
+__global__ void __launch_bounds__(kThreads)
+    sum_of_squares_kernel(double* blocks, const float* x, int64_t n, bool wide) {
+  SMEM_STATIC(double, sums, kThreads / 32);
+  const int64_t begin = blockIdx.x * kNormBlock;
+  const int64_t left = n - begin < kNormBlock ? n - begin : kNormBlock;
+  const int thread = threadIdx.x;
+  double sum = 0;
+#pragma unroll
+  for (int i = 0; i < kNormBlock / (kThreads * kPack); ++i) {
+    const int64_t at = (i * kThreads + thread) * kPack;
+    const Pack p = load_pack(x + begin + at, left - at, wide);
+#pragma unroll
+    for (float v : p.v) {
+      sum += static_cast<double>(v) * static_cast<double>(v);
+    }
+  }
+  sum = block_sum<kThreads / 32>(sum, sums, thread);
+  if (thread == 0) {
+    blocks[blockIdx.x] = sum;
+  }
+}
+
+// A chain of additions cannot be shared, so one thread adds what the block has fetched. Meant for a step's losses, some
+// ten thousand numbers.
+__global__ void __launch_bounds__(kThreads) sum_in_order_kernel(double* total, const float* x, int64_t n) {
+  constexpr int kTile = 4 * kThreads;
+  SMEM_STATIC(float, tile, kTile);
+  double sum = 0;
+  for (int64_t begin = 0; begin < n; begin += kTile) {
+    for (int i = threadIdx.x; i < kTile; i += kThreads) {
+      tile[i] = begin + i < n ? x[begin + i] : 0.0f;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      const int count = n - begin < kTile ? static_cast<int>(n - begin) : kTile;
+      for (int i = 0; i < count; ++i) {
+        sum += static_cast<double>(tile[i]);
+      }
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) {
+    *total = sum;
+  }
+}
+
+}  // namespace
+
+void sum_of_squares(double* blocks, const float* x, int64_t n, StreamHandle stream) {
+  if (n == 0) {
+    return;
+  }
+  LAUNCH(sum_of_squares_kernel, dim3(static_cast<unsigned>((n + kNormBlock - 1) / kNormBlock)), dim3(kThreads), 0,
+         stream, blocks, x, n, can_be_wide({x}));
+}
+
+void sum_in_order(double* total, const float* x, int64_t n, StreamHandle stream) {
+  LAUNCH(sum_in_order_kernel, dim3(1), dim3(kThreads), 0, stream, total, x, n);
+}
+
+}  // namespace ashlar::kernels::cuda

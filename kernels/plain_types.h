@@ -1,0 +1,36 @@
+// Types of the kernel contracts that sources for other compilers read too: no include but the standard's.
+#pragma once
+
+#include <cstdint>
+
+namespace ashlar::kernels {
+
+// GELU (Hendrycks and Gimpel, arXiv:1606.08415): x * Phi(x) by erf, or the tanh form of section 2, which GPT-2 uses.
+enum class Activation { kGeluTanh, kGeluErf };
+
+// Elements per block of sum_of_squares.
+inline constexpr int64_t kNormBlock = 4096;
+
+// The columns of logits that one rank holds: global columns [vocab_begin, vocab_begin + num_valid), then padding up to
+// `columns`.
+struct VocabShard {
+  int64_t columns;
+  int64_t vocab_begin;
+  int64_t num_valid;
+};
+
+// AdamW (Loshchilov and Hutter, arXiv:1711.05101, algorithm 2 with a constant schedule multiplier folded into the
+// rate):
+//   g = grad_scale * grad;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g g
+//   p = p (1 - rate * decay) - rate * (m / (1 - b1^step)) / (sqrt(v / (1 - b2^step)) + epsilon)
+struct AdamWArgs {
+  double rate = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  double grad_scale = 1;
+  int64_t step = 1;  // 1 for the first update
+};
+
+}  // namespace ashlar::kernels

@@ -1,0 +1,99 @@
+#include "kernels/cuda/cross_entropy.h"
+
+#include <limits>
+
+#include "kernels/cpu/cross_entropy.h"
+#include "tests/emulation/kernels/support.h"
+
+namespace ashlar::kernels {
+namespace {
+
+struct Case {
+  int64_t rows;
+  std::vector<VocabShard> shards;  // of the ranks, in order
+  size_t shift = 0;
+  bool gradient = true;
+};
+
+// Every rank's stats and finish, the ranks one after the other, on the CPU and on the device.
+void compare_with_cpu(const Case& c, double logit_scale = 2) {
+  const auto num_ranks = static_cast<int64_t>(c.shards.size());
+  const int64_t vocabulary = c.shards.back().vocab_begin + c.shards.back().num_valid;
+  std::vector<int32_t> targets(static_cast<size_t>(c.rows));
+  std::vector<float> mask(targets.size(), 1.0f);
+  for (size_t row = 0; row < targets.size(); ++row) {
+    targets[row] = static_cast<int32_t>(static_cast<int64_t>(row * 7919) % vocabulary);
+    mask[row] = row % 5 == 3 ? 0.0f : 1.0f;
+  }
+  std::vector<std::vector<float>> logits(c.shards.size());
+  std::vector<float> all_stats(static_cast<size_t>(num_ranks * c.rows * 3));
+  for (size_t rank = 0; rank < c.shards.size(); ++rank) {
+    logits[rank] = random_values<float>(c.rows * c.shards[rank].columns, 10 + rank, logit_scale);
+    if (c.rows > 3) {  // masked
+      std::fill_n(logits[rank].begin() + 3 * c.shards[rank].columns, c.shards[rank].columns,
+                  std::numeric_limits<float>::quiet_NaN());
+    }
+    cpu::cross_entropy_stats(all_stats.data() + static_cast<int64_t>(rank) * c.rows * 3, logits[rank].data(),
+                             targets.data(), c.rows, c.shards[rank]);
+  }
+  constexpr double kScale = 0.25;
+  for (size_t rank = 0; rank < c.shards.size(); ++rank) {
+    const VocabShard shard = c.shards[rank];
+    std::vector<float> losses(targets.size());
+    auto gradient = logits[rank];
+    cpu::cross_entropy_finish(losses.data(), gradient.data(), all_stats.data(), targets.data(), mask.data(), num_ranks,
+                              c.rows, shard, kScale, c.gradient);
+    const std::string what = fmt::format("{} rows, rank {} of {}, {} of {} columns", c.rows, rank, num_ranks,
+                                         shard.num_valid, shard.columns);
+    const auto outputs = under_every_order(what, [&] {
+      const OnDevice<float> device_logits(logits[rank], c.shift), device_all_stats(all_stats), device_mask(mask);
+      const OnDevice<float> stats(static_cast<size_t>(c.rows * 3)), device_losses(targets.size());
+      const OnDevice<int32_t> device_targets(targets);
+      cuda::cross_entropy_stats(stats.get(), device_logits.get(), device_targets.get(), c.rows, shard, nullptr);
+      cuda::cross_entropy_finish(device_losses.get(), device_logits.get(), device_all_stats.get(), device_targets.get(),
+                                 device_mask.get(), num_ranks, c.rows, shard, kScale, c.gradient, nullptr);
+      return std::array{stats.values(), device_losses.values(), device_logits.values()};
+    });
+    for (int64_t row = 0; row < c.rows; ++row) {
+      if (mask[static_cast<size_t>(row)] == 0) {
+        continue;
+      }
+      for (int64_t i = 0; i < 3; ++i) {
+        const float actual = outputs[0][static_cast<size_t>(row * 3 + i)];
+        const float expected = all_stats[static_cast<size_t>((static_cast<int64_t>(rank) * c.rows + row) * 3 + i)];
+        if (actual != expected) {  // equal infinities have no distance
+          EXPECT_LE(std::abs(actual - expected), 3e-6 * std::max(1.0f, std::abs(expected))) << what << " stats " << i;
+        }
+      }
+    }
+    expect_close(outputs[1], as_double(losses), 2e-6, what + " losses");
+    if (c.gradient) {
+      expect_close(outputs[2], as_double(gradient), 1e-6, what + " gradient");
+    } else {
+      EXPECT_TRUE(same_bits(outputs[2], logits[rank])) << what;
+    }
+  }
+}
+
+TEST(CudaCrossEntropy, EqualsTheCpu) {
+  // A block takes 2048 columns at a time.
+  for (const int64_t rows : {1, 4, 9}) {
+    for (const int64_t columns : {1, 31, 33, 2048, 2049}) {
+      compare_with_cpu({rows, {{columns, 0, columns}}});
+    }
+  }
+  compare_with_cpu({5, {{256, 0, 256}}, 1});
+  compare_with_cpu({5, {{256, 0, 250}}, 0, false});
+}
+
+TEST(CudaCrossEntropy, EqualsTheCpuOnASplitVocabularyWithPadding) {
+  compare_with_cpu({9, {{64, 0, 64}, {64, 64, 64}, {64, 128, 5}, {64, 133, 0}}});
+  compare_with_cpu({4, {{1028, 0, 1028}, {1028, 1028, 1001}}});
+}
+
+TEST(CudaCrossEntropy, HasNoOverflowWithLargeLogits) {
+  compare_with_cpu({4, {{100, 0, 100}, {100, 100, 77}}}, 300);
+}
+
+}  // namespace
+}  // namespace ashlar::kernels
