@@ -26,11 +26,20 @@ def main():
     if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
     train, valid = [], []
-    with open(sys.argv[1]) as lines:
-        for line in lines:
+    try:
+        with open(sys.argv[1]) as file:
+            lines = file.readlines()
+    except (OSError, UnicodeDecodeError) as error:
+        sys.exit(f"plot_metrics.py: {sys.argv[1]}: cannot be read as a --metrics-file: {error}")
+    for number, line in enumerate(lines, 1):
+        try:
             point = json.loads(line)
-            if isinstance(point["loss"], (int, float)):
-                (train if point["kind"] == "train" else valid).append((point["step"], point["loss"]))
+        except json.JSONDecodeError:
+            if number == len(lines):
+                break  # a killed run leaves half a line
+            sys.exit(f"plot_metrics.py: {sys.argv[1]}: line {number} is not a line of metrics")
+        if isinstance(point["loss"], (int, float)):
+            (train if point["kind"] == "train" else valid).append((point["step"], point["loss"]))
     if not train:
         sys.exit(f"{sys.argv[1]}: no training steps in it")
     losses = [loss for _, loss in train + valid]

@@ -58,12 +58,12 @@ scripts/run_ranks.sh "$ranks" "$bin/pretrain_gpt" \
   --lr 4e-3 --min-lr 4e-4 --lr-decay-style cosine --lr-warmup-iters 20 --weight-decay 0.1 --adam-beta2 0.95 \
   --data-path "$run_dir/bible_text_document" --split 969,30,1 --tokenizer-type ByteTokenizer \
   --eval-interval 100 --eval-iters 20 --log-interval 10 \
-  --metrics-file "$run_dir/metrics.jsonl" --save "$run_dir/checkpoints" 2>&1 | tee "$run_dir/train.log"
+  --metrics-file "$run_dir/metrics.jsonl" --save "$run_dir/checkpoints" 2>&1 | tee -i "$run_dir/train.log"
 echo "training took $((SECONDS - started)) s"
 
 step 5 "300 bytes from the checkpoint"
 OMP_NUM_THREADS=$cores "$bin/sample_gpt" --load "$run_dir/checkpoints" --num-bytes 300 --prompt "And God said" \
-  --seed 1 --temperature 0.8 | tee "$run_dir/sample.txt"
+  --seed 1 --temperature 0.8 | tee -i "$run_dir/sample.txt"
 
 step 6 "done: checkpoint in $run_dir/checkpoints, one JSON object per step in $run_dir/metrics.jsonl"
 grep '^final validation loss: ' "$run_dir/train.log" | tail -n 1

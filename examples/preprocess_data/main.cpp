@@ -14,7 +14,7 @@ int run(int argc, char** argv) {
   CLI::App app("Turns text or JSONL into token files for training (Megatron's .idx and .bin).", "preprocess_data");
   app.add_option("--input", options.input, "text or JSONL file, - for stdin")->required();
   app.add_option("--output-prefix", options.output_prefix, "output is PREFIX_<key>_document.{bin,idx}")->required();
-  app.add_option("--tokenizer-type", options.tokenizer_type, "ByteTokenizer or NullTokenizer")->required();
+  app.add_option("--tokenizer-type", options.tokenizer_type, "ByteTokenizer or NullTokenizer")->capture_default_str();
   app.add_option("--vocab-size", options.vocab_size, "number of ids, for NullTokenizer");
   app.add_option("--json-keys", options.json_keys, "keys of JSONL objects that hold text, one output each")
       ->capture_default_str();

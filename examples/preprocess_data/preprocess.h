@@ -13,7 +13,7 @@ struct PreprocessOptions {
   std::string input_format = "auto";  // auto, text, jsonl
   std::vector<std::string> json_keys = {"text"};
   std::string output_prefix;
-  std::string tokenizer_type;
+  std::string tokenizer_type = "ByteTokenizer";
   int64_t vocab_size = 0;
   bool append_eod = false;
   DocumentEdges document_edges = DocumentEdges::kWholeFile;

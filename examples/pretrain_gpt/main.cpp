@@ -94,7 +94,10 @@ int run_training(RankContext& rank, const TrainOptions& options) {
   RunReport report(training, data);
   int64_t saved_iteration = training.state.iteration;
   int stop_signal = 0;
-  bool is_last = training.state.iteration >= options.train_iters;  // a finished run, started again
+  bool is_last = training.state.iteration >= options.train_iters;
+  if (is_last) {
+    report.already_done();
+  }
   while (!is_last) {
     const StepResult step = train_step(training, *data.train, &signals);
     report.step(step);

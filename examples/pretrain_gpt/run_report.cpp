@@ -143,6 +143,13 @@ void RunReport::saved(const std::string& directory, int64_t iteration) {
   step_start_ = Clock::now();
 }
 
+void RunReport::already_done() {
+  if (speaks_) {
+    print(fmt::format("nothing to train: iteration {} of --train-iters {} is done", training_.state.iteration,
+                      training_.options.train_iters));
+  }
+}
+
 void RunReport::finish(int stop_signal, int64_t saved_iteration) {
   if (!speaks_) {
     return;

@@ -21,6 +21,7 @@ class RunReport {
   void step(const StepResult& result);
   void validation(double loss);
   void saved(const std::string& directory, int64_t iteration);
+  void already_done();  // a finished run, started again
   void finish(int stop_signal, int64_t saved_iteration);
 
   // Pure. The message that ends a run whose loss or gradients are not finite.

@@ -180,8 +180,14 @@ ParsedCommand parse_train_options(const std::vector<std::string>& args) {
   }
   std::set<std::string> given;
   std::vector<std::string> without_effect;
+  std::vector<std::string> problems;
   const auto apply = [&](const Flag& flag, const std::vector<std::string>& values, const std::string& source) {
-    apply_flag(flag, values, source, parsed.options);
+    try {
+      apply_flag(flag, values, source, parsed.options);
+    } catch (const Error& error) {
+      problems.emplace_back(error.what());  // a script of another system has several: all are said at once
+      return;
+    }
     given.insert(flag.name);
     if (flag.status == FlagStatus::kNoEffect) {
       without_effect.push_back(fmt::format("--{} ({})", flag.name, flag.text));
@@ -196,6 +202,7 @@ ParsedCommand parse_train_options(const std::vector<std::string>& args) {
   for (const auto& [name, values] : words) {
     apply(*find_flag(name), values, "--" + name);
   }
+  REQUIRE(problems.empty(), ErrorCode::kUsage, "{}", fmt::join(problems, "\n"));
   check_activation(words, "");
   check_activation(file, words.count("config") ? words.at("config").front() + ": " : "");
   parsed.given.assign(given.begin(), given.end());

@@ -1,13 +1,15 @@
 #include "parallel/train/signals.h"
 
 #include <array>
+#include <atomic>
 #include <csignal>
 
 namespace ashlar {
 namespace {
 
 constexpr std::array<int, 3> kStopSignals = {SIGTERM, SIGINT, SIGUSR1};
-volatile std::sig_atomic_t received_signal = 0;
+std::atomic<int> received_signal{0};  // lock-free, so a handler may set it
+static_assert(std::atomic<int>::is_always_lock_free);
 
 void remember(int signal) {
   received_signal = signal;
@@ -22,18 +24,37 @@ void set_handlers(void (*handler)(int)) {
   }
 }
 
+sigset_t stop_signal_set() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : kStopSignals) {
+    sigaddset(&set, signal);
+  }
+  return set;
+}
+
 }  // namespace
 
 StopSignals::StopSignals() {
   received_signal = 0;
   set_handlers(remember);
+  const sigset_t set = stop_signal_set();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
 StopSignals::~StopSignals() {
+  received();  // takes what still waits, so that it does not end the process now
   set_handlers(SIG_DFL);
+  const sigset_t set = stop_signal_set();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
 int StopSignals::received() const {
+  const sigset_t set = stop_signal_set();
+  const timespec now{};
+  for (int signal = sigtimedwait(&set, nullptr, &now); signal > 0; signal = sigtimedwait(&set, nullptr, &now)) {
+    received_signal = signal;
+  }
   return received_signal;
 }
 

@@ -1,10 +1,15 @@
-// Signals that ask for an orderly end: TERM, INT and USR1 on any rank. A handler can only set a flag, so this is the
-// one place with process-wide state; every rank tells the others at the next step edge.
+// Signals that ask for an orderly end: TERM, INT and USR1 on any rank. Every rank tells the others at the next step
+// edge.
 #pragma once
 
 namespace ashlar {
 
-// Installs the handlers for the life of the object and forgets earlier signals.
+// For the life of the object: the calling thread, and every thread it starts from then on, no longer takes these
+// signals while it computes; they wait until received() asks. Threads that exist already (MPI's own) take them by a
+// handler that only sets a flag, the one place with process-wide state. A handler must not run on a computing thread:
+// oneDNN's generated matrix products use the stack pointer for other things, so the kernel would write the signal frame
+// into the heap (seen as "corrupted size vs. prev_size" in half of all stops). So make this object before OpenMP starts
+// threads.
 class StopSignals {
  public:
   StopSignals();

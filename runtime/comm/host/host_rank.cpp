@@ -22,7 +22,9 @@ void HostRank::check_peers_live() {
 }
 
 void HostRank::fail(ErrorCode code, const std::string& text) {
-  board().end_job(recorder_.world_rank(), code, text);
+  if (!board().end_job(recorder_.world_rank(), code, text)) {
+    throw_job_ended();  // another rank came to a report at the same time: one is enough
+  }
   throw Error(code, text);
 }
 

@@ -2,12 +2,27 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace ashlar {
 namespace {
 
 std::string missing_line(HostRank& rank, const GroupInfo& group, int world_rank) {
   return fmt::format("\n  missing {}; last finished in \"{}\": {}", rank.board().stand(world_rank), group.name,
                      rank.board().last_finished(world_rank, group.id));
+}
+
+// The reporter may wait for a rank that itself waits for another: whoever is in no operation holds up the rest.
+std::string idle_lines(HostRank& rank, const GroupInfo& group, std::span<const int> already_named) {
+  std::string lines;
+  for (int other = 0; other < rank.board().num_ranks(); ++other) {
+    const bool named = std::find(already_named.begin(), already_named.end(), other) != already_named.end();
+    if (!named && other != rank.recorder().world_rank() && rank.board().computes(other)) {
+      lines += missing_line(rank, group, other);
+    }
+  }
+  return lines;
 }
 
 void append_rank(std::string& list, int world_rank) {
@@ -22,11 +37,13 @@ std::string late_collective_text(HostRank& rank, const GroupInfo& group, const O
   std::string absent;
   std::string stuck;
   std::string lines;
+  std::vector<int> named;
   for (size_t member = 0; member < members.size(); ++member) {
     const int world_rank = group.world_ranks[member];
     append_rank(members[member].entered ? entered : absent, world_rank);
     if (!members[member].arrived) {
       lines += missing_line(rank, group, world_rank);
+      named.push_back(world_rank);
       if (members[member].entered) {
         append_rank(stuck, world_rank);
       }
@@ -37,7 +54,7 @@ std::string late_collective_text(HostRank& rank, const GroupInfo& group, const O
   text += absent.empty() ? "" : fmt::format(" rank {} never entered it;", absent);
   text += stuck.empty() ? "" : fmt::format(" rank {} entered it and stopped inside;", stuck);
   text += fmt::format(" entered: {} (see --distributed-timeout-minutes)", entered);
-  return text + lines + "\n" + rank.board().table();
+  return text + lines + idle_lines(rank, group, named) + "\n" + rank.board().table();
 }
 
 std::string late_exchange_text(HostRank& rank, const GroupInfo& group, const OpInfo& op, double waited_seconds,
@@ -50,7 +67,7 @@ std::string late_exchange_text(HostRank& rank, const GroupInfo& group, const OpI
                                                 peer, unfinished.bytes, unfinished.tag);
   return fmt::format("rank {} waited {:.1f} s in {} of group \"{}\": {} (see --distributed-timeout-minutes)",
                      rank.recorder().world_rank(), waited_seconds, op.text(), group.name, message) +
-         missing_line(rank, group, peer) + "\n" + rank.board().table();
+         missing_line(rank, group, peer) + idle_lines(rank, group, std::span(&peer, 1)) + "\n" + rank.board().table();
 }
 
 std::string mismatch_text(const GroupInfo& group, const OpInfo& mine, int peer, const OpInfo& theirs) {

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <new>
+#include <thread>
 
 namespace ashlar {
 
@@ -36,14 +38,19 @@ StatusBoard::StatusBoard(std::byte* region, int num_ranks, bool initialize)
   }
 }
 
-void StatusBoard::end_job(int world_rank, ErrorCode code, const std::string& reason) {
+bool StatusBoard::end_job(int world_rank, ErrorCode code, const std::string& reason) {
   int32_t expected = JobEnd::kRunning;
   if (end_->state.compare_exchange_strong(expected, JobEnd::kBeingWritten)) {
     end_->world_rank.store(world_rank);
     end_->code.store(static_cast<int32_t>(code));
     end_->reason.store(reason.c_str());
     end_->state.store(JobEnd::kEnded, std::memory_order_release);
+    return true;
   }
+  while (!job_ended()) {  // another rank is writing its reason, a few hundred bytes
+    std::this_thread::yield();
+  }
+  return false;
 }
 
 bool StatusBoard::job_ended() const {
@@ -70,6 +77,14 @@ ErrorCode StatusBoard::end_code() const {
 
 std::string StatusBoard::end_reason() const {
   return end_->reason.load();
+}
+
+bool StatusBoard::computes(int world_rank) const {
+  const RankStatus& status = of(world_rank);
+  return status.present.load() && !status.left.load() &&
+         std::none_of(std::begin(status.groups), std::end(status.groups), [](const GroupStatus& group) {
+           return group.group_id.load() != 0 && group.current.load().kind != OpKind::kNone;
+         });
 }
 
 std::string StatusBoard::stand(int world_rank) const {

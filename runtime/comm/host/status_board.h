@@ -97,7 +97,8 @@ class StatusBoard {
   const RankStatus& of(int world_rank) const { return ranks_[world_rank]; }
 
   // The first caller's reason ends the job; later ones are dropped.
-  void end_job(int world_rank, ErrorCode code, const std::string& reason);
+  // Returns whether this call ended it; false: another rank was first, and its reason is there.
+  bool end_job(int world_rank, ErrorCode code, const std::string& reason);
   bool job_ended() const;
   int ended_by() const;  // world rank
   // World rank of a process that died without a word; -1 when all live. A few system calls.
@@ -107,6 +108,8 @@ class StatusBoard {
 
   // "rank 3 (t1 p0 d1): step 7, action 1F2, micro-batch 2; waits in all_reduce #12 of "tensor""
   std::string stand(int world_rank) const;
+  // Whether a rank of this host is in no operation of any group: it computes, sleeps, or reads a file.
+  bool computes(int world_rank) const;
   std::string last_finished(int world_rank, uint64_t group_id) const;
   std::string table() const;  // one line a rank
 

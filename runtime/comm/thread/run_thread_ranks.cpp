@@ -10,12 +10,12 @@
 namespace ashlar {
 namespace {
 
-// The error that ended the run: the first one thrown. What the others throw afterwards only says that they stopped.
+// The error that ended the run: that of the rank which ended the job. What others throw only says that they stopped.
 class FirstError {
  public:
-  void keep(std::exception_ptr error) {
+  void keep(std::exception_ptr error, bool ended_the_job) {
     const std::lock_guard lock(mutex_);
-    if (!error_) {
+    if (!error_ || ended_the_job) {
       error_ = std::move(error);
     }
   }
@@ -42,11 +42,11 @@ void run_rank(ThreadWorld& world, int world_rank, const std::function<void(RankC
     RankContext context{device, communicator, recorder, log};
     body(context);
   } catch (const Error& error) {
-    first_error.keep(std::current_exception());
     world.board().end_job(world_rank, error.code(), error.what());
+    first_error.keep(std::current_exception(), world.board().ended_by() == world_rank);
   } catch (const std::exception& error) {
-    first_error.keep(std::current_exception());
     world.board().end_job(world_rank, ErrorCode::kInternal, error.what());
+    first_error.keep(std::current_exception(), world.board().ended_by() == world_rank);
   }
 }
 
