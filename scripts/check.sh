@@ -17,7 +17,7 @@ esac
 
 mkdir -p build/check
 rm -f build/check/*.log
-cores=$(nproc)
+cores=$(env -u OMP_NUM_THREADS nproc) # nproc counts OMP_NUM_THREADS when that is set
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # tests run side by side, one thread each
 command -v ccache >/dev/null && export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-ccache}
 failed=0

@@ -48,7 +48,7 @@ PATH=$PATH:/usr/games bible -f -l 999 gen1:1-rev22:21 >"$run_dir/bible.txt"
 # 4 heads and 4 layers divide by tensor and pipeline sizes up to 4, 32 samples by 4 x data sizes up to 8.
 step 4 "training on tensor $tensor x pipeline $pipeline x data $data = $ranks ranks (log: $run_dir/train.log)"
 rm -rf "$run_dir/checkpoints" "$run_dir/metrics.jsonl" # this script's own, of the run before
-cores=$(nproc)
+cores=$(env -u OMP_NUM_THREADS nproc) # nproc counts OMP_NUM_THREADS when that is set
 export OMP_NUM_THREADS=$((cores > ranks ? cores / ranks : 1)) # ranks x threads stays within the cores
 started=$SECONDS
 scripts/run_ranks.sh "$ranks" "$bin/pretrain_gpt" \

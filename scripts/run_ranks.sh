@@ -27,7 +27,7 @@ if ! command -v "$program" >/dev/null; then
   exit 2
 fi
 
-cores=$(nproc)
+cores=$(env -u OMP_NUM_THREADS nproc) # nproc counts OMP_NUM_THREADS when that is set
 settings=(--oversubscribe --bind-to none)
 if [[ -z ${RUN_RANKS_VERBOSE:-} ]]; then # two boxes behind every error would hide what the program says
   settings+=(--quiet)
