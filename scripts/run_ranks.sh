@@ -37,8 +37,8 @@ if ((ranks > cores)); then
 fi
 # Threads x ranks stay within the cores; Open MPI does not hand this on to other hosts by itself.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > ranks ? cores / ranks : 1))}
-# A thread that waits gives its core up after some microseconds, not milliseconds: on a shared machine, steps of one rank
-# with two threads took 1.8 to 3.4 s with libgomp's default and 0.3 s with short waits.
+# A thread that waits gives its core up early: with libgomp's default, steps of one rank with two threads took 1.8 to 3.4 s
+# on a shared machine, and 0.3 s under OMP_WAIT_POLICY=passive. This count lies between the two; it was not timed itself.
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}
 if [[ $(id -u) -eq 0 ]]; then # Open MPI asks twice before it runs as root, as it must in a container
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
