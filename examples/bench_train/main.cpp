@@ -170,7 +170,7 @@ double measure(RankContext& rank, Training& training, const SampleSource& source
 int bench_data_parallel(RankContext& rank, const BenchOptions& bench) {
   const int num_ranks = rank.world.size();
   const std::unique_ptr<Communicator> alone = rank.world.split(rank.world.rank(), 0, "alone");
-  RankContext single{rank.device, *alone, rank.recorder, rank.log};
+  RankContext single{rank.device, *alone, *alone, rank.recorder, rank.log};
   Training apart(single, gpt2_124m(bench, 1));
   Training together(rank, gpt2_124m(bench, num_ranks));
   const MockSource source = source_of(apart.options);

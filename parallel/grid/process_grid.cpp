@@ -5,12 +5,12 @@
 namespace ashlar {
 
 ProcessGrid::ProcessGrid(RankContext& rank, const GridShape& shape, RankOrder order)
-    : shape_(shape), order_(order), world_(rank.world) {
-  REQUIRE(rank.world.size() == shape.num_ranks(), ErrorCode::kUsage,
+    : shape_(shape), order_(order), world_(rank.device_world) {
+  REQUIRE(rank.device_world.size() == shape.num_ranks(), ErrorCode::kUsage,
           "{} needs {} ranks, but {} were started; launch with mpirun -np {}", shape.text(), shape.num_ranks(),
-          rank.world.size(), shape.num_ranks());
-  coordinate_ = coordinate_of(shape, order, rank.world.rank());
-  rank.log.set_who(fmt::format("rank {} {}", rank.world.rank(), coordinate_.text()));
+          rank.device_world.size(), shape.num_ranks());
+  coordinate_ = coordinate_of(shape, order, rank.device_world.rank());
+  rank.log.set_who(fmt::format("rank {} {}", rank.device_world.rank(), coordinate_.text()));
   rank.recorder.set_coordinate(coordinate_.text().c_str());
 
   // A group's color is any number that all its members, and nobody else, compute alike.

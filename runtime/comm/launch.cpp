@@ -29,7 +29,7 @@ int run_alone(const std::function<int(RankContext&)>& body) {
   CpuDevice device;
   ThreadRank rank(world, recorder);
   HostCommunicator communicator(rank, world_group(0, 1));
-  RankContext context{device, communicator, recorder, log};
+  RankContext context{device, communicator, communicator, recorder, log};
   return run_body(rank, context, body).exit_status;
 }
 

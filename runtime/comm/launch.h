@@ -15,8 +15,9 @@ namespace ashlar {
 // What a rank is given at start. Everything else hangs on it; there are no globals.
 struct RankContext {
   Device& device;
-  Communicator& world;
-  FlightRecorder& recorder;  // also holds the deadline of every wait: recorder.set_timeout(seconds)
+  Communicator& world;         // over host memory: agreement, text, files
+  Communicator& device_world;  // over the device's memory; the same as `world` on a CPU. The grid's axes split from it
+  FlightRecorder& recorder;    // also holds the deadline of every wait: recorder.set_timeout(seconds)
   Log& log;
 };
 

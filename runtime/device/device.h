@@ -65,6 +65,13 @@ class Stream {
   virtual void record(Event& event) = 0;                // Stream-ordered.
   virtual void wait(const Event& event) = 0;            // Stream-ordered.
   virtual void synchronize() = 0;                       // Blocks the host. Throws what failed earlier in the stream.
+
+  // What a library above keeps per stream (handles, scratch): one owner, freed with the stream, after its work is done.
+  void attach(std::shared_ptr<void> state) { attached_ = std::move(state); }
+  void* attached() const { return attached_.get(); }
+
+ private:
+  std::shared_ptr<void> attached_;
 };
 
 class Device {

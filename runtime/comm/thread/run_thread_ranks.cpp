@@ -39,7 +39,7 @@ void run_rank(ThreadWorld& world, int world_rank, const std::function<void(RankC
     CpuDevice device(options.queued_streams ? CpuStreamKind::kQueued : CpuStreamKind::kInline);
     ThreadRank rank(world, recorder);
     HostCommunicator communicator(rank, world_group(world_rank, world.num_ranks()));
-    RankContext context{device, communicator, recorder, log};
+    RankContext context{device, communicator, communicator, recorder, log};
     body(context);
   } catch (const Error& error) {
     world.board().end_job(world_rank, error.code(), error.what());
