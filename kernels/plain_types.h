@@ -1,9 +1,19 @@
 // Types of the kernel contracts that sources for other compilers read too: no include but the standard's.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace ashlar::kernels {
+
+// What .cu files know instead of DType.
+enum class Element { kF32, kBf16, kF16 };
+
+// The stream's own scratch memory: free again when the kernel is done.
+struct Scratch {
+  void* data = nullptr;
+  size_t bytes = 0;
+};
 
 // GELU (Hendrycks and Gimpel, arXiv:1606.08415): x * Phi(x) by erf, or the tanh form of section 2, which GPT-2 uses.
 enum class Activation { kGeluTanh, kGeluErf };
