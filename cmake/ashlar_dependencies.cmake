@@ -42,12 +42,12 @@ if(ASHLAR_CUDA)
   find_package(CUDAToolkit QUIET) # the headers and the runtime library; a GPU or a driver is asked for only when a job starts
 endif()
 
-# The kernels of kernels/cuda run in tests/emulation, which needs CUDA's headers but no GPU. Its instrumentation is that of
-# g++ 12's ThreadSanitizer, so it cannot be had together with a sanitizer.
-set(ASHLAR_EMULATION OFF)
-if(CUDAToolkit_FOUND AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64"
-   AND NOT ASHLAR_SANITIZE)
-  set(ASHLAR_EMULATION ON)
+if(ASHLAR_EMULATED)
+  # The emulator needs CUDA's headers, and its instrumentation is that of g++'s ThreadSanitizer.
+  ashlar_require(CUDAToolkit_FOUND "the CUDA toolkit (its headers), which -DASHLAR_EMULATED=ON needs," nvidia-cuda-toolkit)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" OR ASHLAR_SANITIZE)
+    message(FATAL_ERROR "-DASHLAR_EMULATED=ON needs g++ on x86-64 and no sanitizer")
+  endif()
 endif()
 
 function(ashlar_summary_line name found yes no)
@@ -65,9 +65,11 @@ function(ashlar_print_summary)
   ashlar_summary_line("oneDNN" dnnl_FOUND "${dnnl_VERSION}, matrix products on the CPU" "plain loops, many times slower")
   ashlar_summary_line("OpenMP" OpenMP_CXX_FOUND "${OpenMP_CXX_VERSION}, threads within a rank" "one thread a rank")
   ashlar_summary_line("Google Benchmark" benchmark_FOUND "kernel benches" "no kernel benches")
-  ashlar_summary_line("CUDA" CUDAToolkit_FOUND "${CUDAToolkit_VERSION}, CUDA devices, not run on a GPU yet; tests on a stand-in"
-                      "no CUDA devices, no emulation tests; the device is the CPU")
-  ashlar_summary_line("CUDA kernels" ASHLAR_EMULATION "compiled by nvcc, and run by the emulator in tests"
-                      "no emulation tests (they need CUDA's headers, g++, x86-64 and no sanitizer)")
-  message(STATUS "  NCCL: not part of this version")
+  if(ASHLAR_EMULATED)
+    message(STATUS "  CUDA: ${CUDAToolkit_VERSION}, EMULATED: kernels run on the CPU, CUDA's libraries are stand-ins")
+  else()
+    ashlar_summary_line("CUDA" CUDAToolkit_FOUND
+                        "${CUDAToolkit_VERSION}, CUDA devices and kernels (never run on a GPU yet; preset emulated tests them)"
+                        "no CUDA devices; the device is the CPU")
+  endif()
 endfunction()

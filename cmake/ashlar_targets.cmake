@@ -33,11 +33,14 @@ function(ashlar_program name)
   target_link_libraries(${name} PRIVATE ashlar_options ${ARG_DEPENDS})
 endfunction()
 
-# ashlar_test(comm_test SOURCES .. DEPENDS .. [LABEL unit|mpi|slow] [RANKS n]): RANKS starts it under mpirun with n ranks.
+# ashlar_test(comm_test SOURCES .. DEPENDS .. [LABEL unit|mpi|slow] [RANKS n] [EMULATED]): RANKS starts it under mpirun with
+# n ranks; EMULATED gives it the label "emulated" in an emulated build, whose other tests show nothing new.
 # A test's time limit is a limit for hangs, not a measurement.
 function(ashlar_test name)
-  cmake_parse_arguments(ARG "" "LABEL;RANKS;TIMEOUT" "SOURCES;DEPENDS;ARGS" ${ARGN})
-  if(NOT ARG_LABEL)
+  cmake_parse_arguments(ARG "EMULATED" "LABEL;RANKS;TIMEOUT" "SOURCES;DEPENDS;ARGS" ${ARGN})
+  if(ASHLAR_EMULATED AND ARG_EMULATED)
+    set(ARG_LABEL emulated)
+  elseif(NOT ARG_LABEL)
     set(ARG_LABEL unit)
   endif()
   if(NOT ARG_TIMEOUT)

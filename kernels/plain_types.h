@@ -6,6 +6,36 @@
 
 namespace ashlar::kernels {
 
+// What .cu files know instead of DType.
+enum class Element { kF32, kBf16, kF16 };
+
+// The stream's own scratch memory: free again when the kernel is done.
+struct Scratch {
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+
+// Dropout of attention probabilities. Element (sample, head, query, key) is kept when word key % 4 of
+// philox_4x32_10(counter {key / 4, query, head, sample}, key) is at least probability * 2^32, and kept values are
+// scaled by 1 / (1 - probability). All four are indices of the whole run (the sample's modulo 2^32), so a mask depends
+// neither on the grid nor on how a kernel cuts its work, and backward makes it again instead of reading it.
+struct Dropout {
+  double probability = 0;    // in [0, 1); 0: no element is dropped, and nothing below is read
+  uint32_t key[2] = {0, 0};  // of seed, step and layer
+  int64_t first_sample = 0;  // the sample of batch index 0
+  int64_t first_head = 0;    // the head of head index 0
+
+  // Pure. The smallest word that keeps an element.
+  uint32_t threshold() const {
+    const double exact = probability * 4294967296.0;
+    const auto below = static_cast<uint64_t>(exact);
+    const uint64_t least = below + (static_cast<double>(below) < exact ? 1 : 0);
+    return static_cast<uint32_t>(least < 0xFFFFFFFFu ? least : 0xFFFFFFFFu);
+  }
+  // Pure. The factor of kept elements.
+  double keep_scale() const { return 1.0 / (1.0 - probability); }
+};
+
 // GELU (Hendrycks and Gimpel, arXiv:1606.08415): x * Phi(x) by erf, or the tanh form of section 2, which GPT-2 uses.
 enum class Activation { kGeluTanh, kGeluErf };
 

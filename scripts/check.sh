@@ -1,6 +1,7 @@
 #!/bin/bash
 # Everything that must hold before a change is kept; CI runs just this.
-#   scripts/check.sh          format, include rules, builds, unit and mpi tests in release, unit tests under asan and tsan
+#   scripts/check.sh          format, include rules, builds, unit and mpi tests in release, CUDA code in the emulated build,
+#                             unit tests under asan and tsan
 #   scripts/check.sh --fast   the same without the sanitizers
 #   scripts/check.sh --all    the same with the slow tests and the benches
 # Every stage runs even when one before it failed; the exit code is 1 when any failed. Logs: build/check/STAGE.log
@@ -41,29 +42,29 @@ stage() {
   [[ $outcome == ok ]]
 }
 
-# The programs behind the unit tests of a build folder: all that a sanitizer build is asked for.
-unit_programs() {
-  ctest --test-dir "$1" -N -L unit | sed -nE 's/^ *Test +#[0-9]+: (.*)$/\1/p' | while read -r name; do
+# The programs behind the tests of one label in a build folder: all that a build for that label is asked for.
+programs_of() {
+  ctest --test-dir "$1" -N -L "$2" | sed -nE 's/^ *Test +#[0-9]+: (.*)$/\1/p' | while read -r name; do
     if ninja -C "$1" -t query "$name" >/dev/null 2>&1; then
       echo "$name"
     fi
   done
 }
 
-# build PRESET [unit]: everything, or only what the unit tests run.
+# build PRESET [LABEL]: everything, or only what the tests of a label run.
 build() {
   cmake --preset "$1" || return 1
   local programs=()
-  if [[ ${2:-} == unit ]]; then
-    mapfile -t programs < <(unit_programs "build/$1")
-    ((${#programs[@]} > 0)) || { echo "no unit tests in build/$1"; return 1; }
+  if [[ -n ${2:-} ]]; then
+    mapfile -t programs < <(programs_of "build/$1" "$2")
+    ((${#programs[@]} > 0)) || { echo "no tests with label $2 in build/$1"; return 1; }
   fi
   cmake --build --preset "$1" -j "$cores" ${programs:+--target "${programs[@]}"}
 }
-export -f build unit_programs
+export -f build programs_of
 export cores
 
-# build_and_test PRESET LIMIT [unit]: tests only what was built.
+# build_and_test PRESET LIMIT [LABEL]: tests only what was built.
 build_and_test() {
   local preset=$1 limit=$2
   stage "build $preset" 2400 bash -c "set -o pipefail; build $preset ${3:-}" &&
@@ -76,6 +77,11 @@ stage "include rules" 60 scripts/check_includes.py
 
 runner=()
 build_and_test release 1200
+if grep -q 'CUDA: NOT FOUND' build/check/build_release.log; then
+  summary+=("test emulated          skipped: it needs the headers of the CUDA toolkit, which is not here")
+else
+  build_and_test emulated 1200 emulated
+fi
 if [[ $mode != fast ]]; then
   build_and_test asan 600 unit
   # g++ 12's ThreadSanitizer ends at once ("unexpected memory mapping") where the kernel spreads addresses over more

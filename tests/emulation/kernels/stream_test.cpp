@@ -19,19 +19,8 @@ constexpr size_t kBytes = kSize * sizeof(float);
 
 class KernelsOnStreams : public testing::Test {
  protected:
-  KernelsOnStreams() {
-    emu::take_reports();
-    emu::hooks().enqueue = [](CUstream_st* stream, const std::string& name, std::function<void()> work) {
-      EXPECT_TRUE(standin::enqueue(stream, name, std::move(work)));
-    };
-    emu::hooks().touched = [](const void* memory, size_t bytes, bool write) {
-      standin::touch(memory, bytes, write ? standin::Access::kWrite : standin::Access::kRead);
-    };
-  }
-  ~KernelsOnStreams() override {
-    emu::hooks() = {};
-    standin::reset();
-  }
+  KernelsOnStreams() { emu::take_reports(); }
+  ~KernelsOnStreams() override { standin::reset(); }
 
   // y = x + x on one stream, x += y on another, which waits for the first unless it is forgotten. Returns what the
   // stand-in reports.

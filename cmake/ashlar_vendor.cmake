@@ -1,0 +1,12 @@
+# NVIDIA's libraries under one name each: the real one, or in an emulated build its stand-in from tests/emulation.
+if(NOT CUDAToolkit_FOUND)
+  return()
+endif()
+add_library(ashlar_cudart INTERFACE)
+if(ASHLAR_EMULATED)
+  target_link_libraries(ashlar_cudart INTERFACE ashlar_standin_cudart ashlar_emulation_bridge)
+  include(${CMAKE_SOURCE_DIR}/tests/emulation/emulated_library.cmake)
+else()
+  # Static: a program then starts where no CUDA is, and can say so.
+  target_link_libraries(ashlar_cudart INTERFACE CUDA::cudart_static)
+endif()
