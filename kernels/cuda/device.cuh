@@ -72,6 +72,11 @@ ASHLAR_RAW inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t 
   emu::MmaSlot slot{d, a, b};
   emu::warp_operation(emu::mma_m16n8k16_bf16, ~0u, &slot, "mma.m16n8k16", site);
 }
+ASHLAR_RAW inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, ASHLAR_SITE) {
+  const uint32_t b[2] = {b0, b1};
+  emu::MmaSlot slot{d, a, b};
+  emu::warp_operation(emu::mma_m16n8k16_f16, ~0u, &slot, "mma.m16n8k16", site);
+}
 
 inline float exp2_approx(float x) {
   return std::exp2(x);
@@ -144,12 +149,17 @@ DEVICE_INLINE void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t shared) {
                : "r"(shared)
                : "memory");
 }
-// d [16,8] += a [16,16] b [16,8], fp32 sums of bf16 products.
+// d [16,8] += a [16,16] b [16,8], fp32 sums of 16-bit products.
 DEVICE_INLINE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+DEVICE_INLINE void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 DEVICE_INLINE float exp2_approx(float x) {

@@ -62,6 +62,8 @@ struct MmaSlot {
 };
 // mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
 void mma_m16n8k16_bf16(void** slots, uint32_t mask);
+// mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32
+void mma_m16n8k16_f16(void** slots, uint32_t mask);
 
 // Shared memory. `tag` is one address per declaration.
 void* static_shared(const void* tag, size_t bytes);

@@ -1,5 +1,6 @@
 // Operations that a warp executes as one. Layouts of fragments are those of the PTX ISA (9.7.14.5, mma.m16n8k16, and
 // 9.7.14.5.15, ldmatrix); conformance_test.cpp holds them against its formulas.
+#include <cuda_fp16.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,12 +12,15 @@
 namespace ashlar::emu {
 namespace {
 
-float low_bf16(uint32_t pair) {
-  return std::bit_cast<float>(pair << 16);
-}
-float high_bf16(uint32_t pair) {
-  return std::bit_cast<float>(pair & 0xFFFF0000u);
-}
+// The two elements of a register.
+struct Bf16Pair {
+  static float low(uint32_t pair) { return std::bit_cast<float>(pair << 16); }
+  static float high(uint32_t pair) { return std::bit_cast<float>(pair & 0xFFFF0000u); }
+};
+struct F16Pair {
+  static float low(uint32_t pair) { return __half2float(std::bit_cast<__half>(static_cast<uint16_t>(pair))); }
+  static float high(uint32_t pair) { return low(pair >> 16); }
+};
 
 // Extra passes over the 32 banks of 4 bytes that 8 rows of 16 bytes need.
 unsigned bank_conflicts(const uint32_t (&addresses)[8]) {
@@ -28,6 +32,43 @@ unsigned bank_conflicts(const uint32_t (&addresses)[8]) {
     }
   }
   return most - 1;
+}
+
+// D [16,8] += A [16,16] B [16,8]. With g = lane / 4 and t = lane % 4: a0 holds A[g][2t, 2t+1], a1 row g + 8, a2 columns
+// + 8, a3 both; b0 holds B[2t, 2t+1][g], b1 rows + 8; d0, d1 are D[g][2t, 2t+1], d2, d3 row g + 8.
+// Sums run in ascending k in fp32; the hardware's order and rounding inside one mma are not published.
+template <typename Pair>
+void mma_m16n8k16(void** slots) {
+  float a[16][16], b[16][8], d[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto* slot = static_cast<const MmaSlot*>(slots[lane]);
+    const int g = lane / 4;
+    const int t = lane % 4 * 2;
+    for (int i = 0; i < 4; ++i) {
+      const int row = g + i % 2 * 8;
+      const int column = t + i / 2 * 8;
+      a[row][column] = Pair::low(slot->a[i]);
+      a[row][column + 1] = Pair::high(slot->a[i]);
+      d[g + i / 2 * 8][t + i % 2] = slot->d[i];
+    }
+    for (int i = 0; i < 2; ++i) {
+      b[t + i * 8][g] = Pair::low(slot->b[i]);
+      b[t + i * 8 + 1][g] = Pair::high(slot->b[i]);
+    }
+  }
+  for (int row = 0; row < 16; ++row) {
+    for (int k = 0; k < 16; ++k) {
+      for (int column = 0; column < 8; ++column) {
+        d[row][column] += a[row][k] * b[k][column];
+      }
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    auto* slot = static_cast<MmaSlot*>(slots[lane]);
+    for (int i = 0; i < 4; ++i) {
+      slot->d[i] = d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+    }
+  }
 }
 
 }  // namespace
@@ -88,40 +129,11 @@ void ldmatrix(void** slots, uint32_t) {
   }
 }
 
-// D [16,8] += A [16,16] B [16,8]. With g = lane / 4 and t = lane % 4: a0 holds A[g][2t, 2t+1], a1 row g + 8, a2 columns
-// + 8, a3 both; b0 holds B[2t, 2t+1][g], b1 rows + 8; d0, d1 are D[g][2t, 2t+1], d2, d3 row g + 8.
-// Sums run in ascending k in fp32; the hardware's order and rounding inside one mma are not published.
 void mma_m16n8k16_bf16(void** slots, uint32_t) {
-  float a[16][16], b[16][8], d[16][8];
-  for (int lane = 0; lane < 32; ++lane) {
-    const auto* slot = static_cast<const MmaSlot*>(slots[lane]);
-    const int g = lane / 4;
-    const int t = lane % 4 * 2;
-    for (int i = 0; i < 4; ++i) {
-      const int row = g + i % 2 * 8;
-      const int column = t + i / 2 * 8;
-      a[row][column] = low_bf16(slot->a[i]);
-      a[row][column + 1] = high_bf16(slot->a[i]);
-      d[g + i / 2 * 8][t + i % 2] = slot->d[i];
-    }
-    for (int i = 0; i < 2; ++i) {
-      b[t + i * 8][g] = low_bf16(slot->b[i]);
-      b[t + i * 8 + 1][g] = high_bf16(slot->b[i]);
-    }
-  }
-  for (int row = 0; row < 16; ++row) {
-    for (int k = 0; k < 16; ++k) {
-      for (int column = 0; column < 8; ++column) {
-        d[row][column] += a[row][k] * b[k][column];
-      }
-    }
-  }
-  for (int lane = 0; lane < 32; ++lane) {
-    auto* slot = static_cast<MmaSlot*>(slots[lane]);
-    for (int i = 0; i < 4; ++i) {
-      slot->d[i] = d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
-    }
-  }
+  mma_m16n8k16<Bf16Pair>(slots);
+}
+void mma_m16n8k16_f16(void** slots, uint32_t) {
+  mma_m16n8k16<F16Pair>(slots);
 }
 
 }  // namespace ashlar::emu

@@ -3,6 +3,7 @@
 // copy_traits_sm75.hpp), in which coordinate and position are dot products with strides. Kernel authors read neither.
 #include "tests/emulation/emu_tests/conformance.h"
 
+#include <cuda_fp16.h>
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -58,14 +59,14 @@ class DeviceArray {
   T* data_;
 };
 
-uint32_t bf16_bits(float exact) {
-  return std::bit_cast<uint32_t>(exact) >> 16;
+uint32_t bits_of(float exact, bool is_bf16) {
+  return is_bf16 ? std::bit_cast<uint32_t>(exact) >> 16 : std::bit_cast<uint16_t>(__float2half(exact));
 }
 
-void expect_product(FragmentLayout layout_a, FragmentLayout layout_b, FragmentLayout layout_d) {
+void expect_product(bool is_bf16, FragmentLayout layout_a, FragmentLayout layout_b, FragmentLayout layout_d) {
   take_reports();
   std::mt19937 random(1);
-  const auto small_integer = [&] { return static_cast<float>(static_cast<int>(random() % 17) - 8); };  // exact in bf16
+  const auto small_integer = [&] { return static_cast<float>(static_cast<int>(random() % 17) - 8); };  // exact in both
   float a[16][16], b[16][8], expected[16][8];
   const DeviceArray<MmaFragments> fragments(1);
   std::memset(fragments.get(), 0, sizeof(MmaFragments));
@@ -78,11 +79,11 @@ void expect_product(FragmentLayout layout_a, FragmentLayout layout_b, FragmentLa
   for (int lane = 0; lane < 32; ++lane) {
     for (int i = 0; i < 8; ++i) {
       const Position at = layout_a(lane, i);
-      fragments.get()->a[lane][i / 2] |= bf16_bits(a[at.row][at.column]) << i % 2 * 16;
+      fragments.get()->a[lane][i / 2] |= bits_of(a[at.row][at.column], is_bf16) << i % 2 * 16;
     }
     for (int i = 0; i < 4; ++i) {
       const Position at = layout_b(lane, i);
-      fragments.get()->b[lane][i / 2] |= bf16_bits(b[at.row][at.column]) << i % 2 * 16;
+      fragments.get()->b[lane][i / 2] |= bits_of(b[at.row][at.column], is_bf16) << i % 2 * 16;
       const Position out = layout_d(lane, i);
       fragments.get()->d[lane][i] = static_cast<float>(out.row * 8 + out.column);  // C
     }
@@ -93,7 +94,7 @@ void expect_product(FragmentLayout layout_a, FragmentLayout layout_b, FragmentLa
       for (int k = 0; k < 16; ++k) expected[row][column] += a[row][k] * b[k][column];
     }
   }
-  run_mma(fragments.get());
+  run_mma(fragments.get(), is_bf16);
   for (int lane = 0; lane < 32; ++lane) {
     for (int i = 0; i < 4; ++i) {
       const Position at = layout_d(lane, i);
@@ -104,10 +105,14 @@ void expect_product(FragmentLayout layout_a, FragmentLayout layout_b, FragmentLa
 }
 
 TEST(Conformance, MmaM16N8K16HasTheFragmentsOfThePtxIsa) {
-  expect_product(ptx_a, ptx_b, ptx_d);
+  for (const bool is_bf16 : {true, false}) {
+    expect_product(is_bf16, ptx_a, ptx_b, ptx_d);
+  }
 }
 TEST(Conformance, MmaM16N8K16HasTheFragmentsOfCute) {
-  expect_product(cute_a, cute_b, cute_d);
+  for (const bool is_bf16 : {true, false}) {
+    expect_product(is_bf16, cute_a, cute_b, cute_d);
+  }
 }
 
 // PTX ISA: lane l gets, of matrix i, row l / 4 and columns 2 (l % 4) and the next; transposed, the same of the columns.
