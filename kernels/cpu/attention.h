@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/plain_types.h"
+
 namespace ashlar::kernels::cpu {
 
 // Largest head dim: blocks live on the stack, whose use grows with it (about 1.3 MB in fp32 at the limit).
@@ -14,6 +16,7 @@ struct AttentionSizes {
   int64_t heads;     // H
   int64_t head_dim;  // D
   double scale;
+  Dropout dropout = {};
 };
 
 // out [B,T,H,D], lse [B,H,T] from qkv [B,T,3,H,D].

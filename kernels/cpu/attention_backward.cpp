@@ -1,4 +1,5 @@
 #include "kernels/cpu/attention_blocks.h"
+#include "kernels/cpu/attention_dropout.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace ashlar::kernels::cpu {
@@ -45,10 +46,28 @@ void softmax_backward(BackwardBlocks<T>& x, int column, int keys, bool diagonal)
   }
 }
 
+// The same with dropout factors f: the probabilities that met the values were f * probability, and delta, which is made
+// of the output, knows of it. Out of line, so that the code without dropout stays what it was.
+template <typename T>
+[[gnu::noinline]] void softmax_dropout_backward(BackwardBlocks<T>& x, int column, int keys, bool diagonal,
+                                                const HeadDropout& dropout, int64_t first_key, int64_t first_query) {
+  for_each_factor_row<T, kPanel<T>>(dropout, first_key, keys, first_query + column, [&](int k, const T* factors) {
+    T* probability = x.probability + k * kAttentionBlock + column;
+    T* dscore = x.dscore + k * kAttentionBlock + column;
+    for (int c = 0; c < kPanel<T>; ++c) {
+      const T exponential = exp_fast(probability[c] - x.lse[column + c]);
+      const T p = diagonal && column + c < k ? T(0) : exponential;
+      probability[c] = p * factors[c];
+      dscore[c] = p * (dscore[c] * factors[c] - x.delta[column + c]);
+    }
+  });
+}
+
 // One head. Queries outside, keys inside: the gradients of a key are added in ascending order of query blocks.
+// dropout may be null.
 template <typename T>
 void backward_head(Head<T> dx, Rows<const T> dout, Head<const T> x, const T* lse, const T* delta, int64_t sequence,
-                   int dim, T scale) {
+                   int dim, T scale, const HeadDropout* dropout) {
   BackwardBlocks<T> blocks;
   const int padded = padded_columns<T>(dim);
   for (int64_t first = 0; first < sequence; first += kAttentionBlock) {
@@ -72,7 +91,11 @@ void backward_head(Head<T> dx, Rows<const T> dout, Head<const T> x, const T* lse
                       blocks.query_t + column, kAttentionBlock, dim, false);
         block_product(blocks.dscore + column, kAttentionBlock, visible, kPanel<T>, x.v[key], x.v.stride, 1,
                       blocks.dout_t + column, kAttentionBlock, dim, false);
-        softmax_backward(blocks, column, visible, diagonal);
+        if (dropout == nullptr) {
+          softmax_backward(blocks, column, visible, diagonal);
+        } else {
+          softmax_dropout_backward(blocks, column, visible, diagonal, *dropout, key, first);
+        }
       }
       product_over_queries(blocks.dkey, padded, blocks.probability, blocks.dout, queries, keys, diagonal);
       write_rows(dx.v, key, blocks.dkey, padded, keys, dim, !diagonal);
@@ -123,8 +146,9 @@ void attention_backward(T* dqkv, const T* dout, const T* qkv, const T* out, cons
     const int64_t h = bh % s.heads;
     T* head_delta = delta + bh * s.sequence;
     row_products(head_delta, rows_of(dout, s, b, h), rows_of(out, s, b, h), s.sequence, dim);
+    const HeadDropout dropout(s.dropout, b, h);
     backward_head(head_of(dqkv, s, b, h), rows_of(dout, s, b, h), head_of(qkv, s, b, h), lse + bh * s.sequence,
-                  head_delta, s.sequence, dim, static_cast<T>(s.scale));
+                  head_delta, s.sequence, dim, static_cast<T>(s.scale), s.dropout.probability > 0 ? &dropout : nullptr);
   }
 }
 

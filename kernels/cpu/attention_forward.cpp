@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "kernels/cpu/attention_blocks.h"
+#include "kernels/cpu/attention_dropout.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace ashlar::kernels::cpu {
@@ -24,7 +25,9 @@ void online_softmax(ForwardBlocks<T>& x, int column, int keys, bool diagonal) {
   constexpr int kWidth = kPanel<T>;
   T largest[kWidth];
   T sum[kWidth] = {};
-  std::copy(x.largest + column, x.largest + column + kWidth, largest);
+  for (int c = 0; c < kWidth; ++c) {
+    largest[c] = x.largest[column + c];
+  }
   for (int k = 0; k < keys; ++k) {
     T* row = x.scores + k * kAttentionBlock + column;
     if (diagonal && k > column) {
@@ -51,9 +54,23 @@ void online_softmax(ForwardBlocks<T>& x, int column, int keys, bool diagonal) {
   }
 }
 
-// Queries [first, first + queries) of one head.
+// The denominators have been summed: they are those of the softmax, which dropout follows. Out of line, so that the
+// code without dropout stays what it was.
 template <typename T>
-void forward_block(Rows<T> out, T* lse, Head<const T> x, int64_t first, int queries, int dim, T scale) {
+[[gnu::noinline]] void drop_probabilities(ForwardBlocks<T>& x, int column, const HeadDropout& dropout,
+                                          int64_t first_key, int keys, int64_t first_query) {
+  for_each_factor_row<T, kPanel<T>>(dropout, first_key, keys, first_query + column, [&](int k, const T* factors) {
+    T* row = x.scores + k * kAttentionBlock + column;
+    for (int c = 0; c < kPanel<T>; ++c) {
+      row[c] *= factors[c];
+    }
+  });
+}
+
+// Queries [first, first + queries) of one head. dropout may be null.
+template <typename T>
+void forward_block(Rows<T> out, T* lse, Head<const T> x, int64_t first, int queries, int dim, T scale,
+                   const HeadDropout* dropout) {
   ForwardBlocks<T> blocks;
   const int padded = padded_columns<T>(dim);
   pack(blocks.value, padded, x.q, first, queries, dim, scale);
@@ -71,6 +88,9 @@ void forward_block(Rows<T> out, T* lse, Head<const T> x, int64_t first, int quer
       block_product(blocks.scores + column, kAttentionBlock, visible, kPanel<T>, x.k[key], x.k.stride, 1,
                     blocks.query_t + column, kAttentionBlock, dim, false);
       online_softmax(blocks, column, visible, diagonal);
+      if (dropout != nullptr) {
+        drop_probabilities(blocks, column, *dropout, key, visible, first);
+      }
     }
     for (int q = 0; q < queries; ++q) {
       T* row = blocks.out + q * padded;
@@ -106,8 +126,10 @@ void attention_forward(T* out, T* lse, const T* qkv, AttentionSizes s) {
       const int64_t h = bh % s.heads;
       const int64_t first = block * kAttentionBlock;
       const int queries = static_cast<int>(std::min<int64_t>(kAttentionBlock, s.sequence - first));
+      const HeadDropout dropout(s.dropout, b, h);
       forward_block(rows_of(out, s, b, h), lse + bh * s.sequence, head_of(qkv, s, b, h), first, queries,
-                    static_cast<int>(s.head_dim), static_cast<T>(s.scale));
+                    static_cast<int>(s.head_dim), static_cast<T>(s.scale),
+                    s.dropout.probability > 0 ? &dropout : nullptr);
     }
   }
 }
