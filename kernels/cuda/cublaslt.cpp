@@ -103,7 +103,7 @@ struct CublasLt::State {
   Scratch workspace;
   CublasLtLibrary library = load_cublaslt();
   cublasLtHandle_t handle = nullptr;
-  std::map<PlanKey, Plan> plans;
+  std::map<PlanKey, Plan> plans{};
 
   void check(cublasStatus_t status, const char* call_name, const std::string& what) const {
     if (status != CUBLAS_STATUS_SUCCESS) {
@@ -170,16 +170,16 @@ struct CublasLt::State {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(call.c));
     cublasLtMatmulHeuristicResult_t found{};
     int num_found = 0;
-    const cublasStatus_t status =
-        library.find_algorithms(handle, plan.description.get(), plan.b.get(), plan.a.get(), plan.c.get(), plan.c.get(),
-                                made, 1, &found, &num_found);
+    const cublasStatus_t status = library.find_algorithms(handle, plan.description.get(), plan.b.get(), plan.a.get(),
+                                                          plan.c.get(), plan.c.get(), made, 1, &found, &num_found);
     if (num_found > 0 || status != CUBLAS_STATUS_NOT_SUPPORTED) {
       check(status, "cublasLtMatmulAlgoGetHeuristic", what);
     }
     if (num_found == 0 || found.state != CUBLAS_STATUS_SUCCESS) {
-      throw Error(ErrorCode::kInternal, fmt::format("CUDA device {}: cuBLASLt has no algorithm for {} within {} bytes of "
-                                                    "workspace",
-                                                    device_index, what, workspace.bytes));
+      throw Error(ErrorCode::kInternal,
+                  fmt::format("CUDA device {}: cuBLASLt has no algorithm for {} within {} bytes of "
+                              "workspace",
+                              device_index, what, workspace.bytes));
     }
     return found.algo;
   }

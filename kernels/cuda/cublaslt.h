@@ -16,8 +16,8 @@ inline constexpr size_t kCublasLtWorkspaceBytes = size_t{32} << 20;
 // equal bits of equal runs are promised only so. Used from one thread at a time.
 class CublasLt {
  public:
-  // Blocks the host; loads the library (kUsage where it is missing). The workspace lies on the device, 256-byte aligned,
-  // and outlives this. `allow_tf32`: fp32 products may round their operands to TF32's 11 bits.
+  // Blocks the host; loads the library (kUsage where it is missing). The workspace lies on the device, 256-byte
+  // aligned, and outlives this. `allow_tf32`: fp32 products may round their operands to TF32's 11 bits.
   CublasLt(int device_index, bool allow_tf32, Scratch workspace);
   ~CublasLt();
   CublasLt(const CublasLt&) = delete;
@@ -28,8 +28,8 @@ class CublasLt {
   bool supports(const MatmulCall& call) const;
 
   // Stream-ordered. The first call of a kind makes descriptors and asks for an algorithm, later ones create nothing.
-  // Equal calls use one algorithm, the first that the library proposes; none of those is chosen that add partial sums in
-  // 16 bits.
+  // Equal calls use one algorithm, the first that the library proposes; none of those is chosen that add partial sums
+  // in 16 bits.
   void matmul(const MatmulCall& call, StreamHandle stream);
 
  private:

@@ -31,7 +31,6 @@ void run(const Problem& p, const Memory& memory) {
   mine = touch(memory.d, p.d.bytes(), Access::kWrite) && mine;
   mine = touch(memory.workspace, memory.workspace_bytes, Access::kWrite) && mine;
   if (mine) {
-    const Lock bytes_move(state().data);
     std::memset(memory.workspace, 0xff, memory.workspace_bytes);
     compute_product(p, memory.a, memory.b, memory.beta, memory.c, memory.d);
   }
@@ -93,7 +92,8 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmul
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   if (chosen == nullptr) {
-    return report(CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmul: no algorithm is given, so each call would search for one");
+    return report(CUBLAS_STATUS_NOT_SUPPORTED,
+                  "cublasLtMatmul: no algorithm is given, so each call would search for one");
   }
   Algorithm algorithm;
   std::memcpy(&algorithm, chosen, sizeof algorithm);

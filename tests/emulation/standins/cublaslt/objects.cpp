@@ -236,8 +236,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return assign(found->second.bias, value, bytes);
     default:
-      return report(CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulDescSetAttribute: the stand-in does not know attribute " +
-                                                     std::to_string(static_cast<int>(attribute)));
+      return report(CUBLAS_STATUS_NOT_SUPPORTED,
+                    "cublasLtMatmulDescSetAttribute: the stand-in does not know attribute " +
+                        std::to_string(static_cast<int>(attribute)));
   }
 }
 
@@ -309,8 +310,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   Problem problem;
-  if (const cublasStatus_t status = gather(problem, handle, description, a, b, c, d);
-      status != CUBLAS_STATUS_SUCCESS) {
+  if (const cublasStatus_t status = gather(problem, handle, description, a, b, c, d); status != CUBLAS_STATUS_SUCCESS) {
     return status;
   }
   if (s.config.workspace_bytes > wanted->second.workspace_bytes) {

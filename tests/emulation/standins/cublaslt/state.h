@@ -42,10 +42,10 @@ struct Problem {
 // What the opaque bytes of an algorithm hold.
 struct Algorithm {
   static constexpr uint64_t kMagic = 0x6c74616c676f7269;
-  uint64_t magic = 0;
-  uint64_t problem = 0;  // hash_of() what it was found for
-  uint64_t workspace_bytes = 0;
-  uint32_t alignment[4] = {};
+  uint64_t magic;
+  uint64_t problem;  // hash_of() what it was found for
+  uint64_t workspace_bytes;
+  uint32_t alignment[4];
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
 
