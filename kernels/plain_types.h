@@ -61,15 +61,6 @@ struct AdamWArgs {
   int64_t step = 1;  // 1 for the first update
 };
 
-// The element types of sources that do not know DType. On the CPU fp64 exists besides, for finite differences.
-enum class Element { kF32, kBf16, kF16 };
-
-// Device memory that a kernel may use until it is done; the next kernel of the same stream uses it again.
-struct Scratch {
-  void* data = nullptr;
-  size_t bytes = 0;
-};
-
 // Who multiplies matrices on a GPU (--gemm): kAuto takes our own kernel where it saves a pass over memory.
 enum class GemmKind { kAuto, kCublasLt, kOwn };
 
@@ -83,17 +74,6 @@ struct KernelOptions {
 struct PhiloxKey {
   uint32_t key[2];
   uint32_t high[2];
-};
-
-// Which softmax weights attention drops. Element (sample, head, query, key) is kept when
-//   philox_4x32_10(counter = {key / 4, query, head, sample}, key)[key % 4] >= probability * 2^32
-// and then scaled by 1 / (1 - probability). All indices are global: `sample` counts from the start of the run modulo
-// 2^32, `head` over all tensor ranks. So every grid drops the same elements.
-struct Dropout {
-  double probability = 0;  // in [0, 1)
-  uint32_t key[2] = {0, 0};
-  int64_t first_sample = 0;  // of the batch that is passed
-  int64_t first_head = 0;
 };
 
 // One update, as far as the host knows it when it is queued.
