@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <span>
 
 #include "tests/gpu/steps.h"
 
@@ -20,8 +21,9 @@ constexpr Shape5 kTinyShapes[] = {{1, 40, 2, 64}};
 
 void check_attention(Bench& bench, StepReport& report) {
   const double limit = bench.matmul_rate();
-  report.begin("causal attention, bf16; FLOPs of the lower triangle, backward as 5 products", {
-      "[B,T,H,D]", "forward TFLOP/s", "backward TFLOP/s", "8192^3 TFLOP/s", "forward / limit", "backward / limit"});
+  report.begin(
+      "causal attention, bf16; FLOPs of the lower triangle, backward as 5 products",
+      {"[B,T,H,D]", "forward TFLOP/s", "backward TFLOP/s", "8192^3 TFLOP/s", "forward / limit", "backward / limit"});
   for (const Shape5& s : bench.tiny() ? std::span<const Shape5>(kTinyShapes) : std::span<const Shape5>(kShapes)) {
     for (const double probability : {0.0, 0.1}) {
       const Tensor qkv = bench.random(DType::kBF16, {s.batch, s.length, 3, s.heads, s.head_dim});
@@ -33,11 +35,10 @@ void check_attention(Bench& bench, StepReport& report) {
       const Tensor workspace = bench.empty(DType::kU8, {workspace_bytes});
       const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
       const kernels::Dropout dropout{.probability = probability, .key = {1, 2}};
-      const double forward = bench.seconds(
-          [&] { kernels::attention_forward(out, lse, qkv, scale, dropout, bench.stream()); });
-      const double backward = bench.seconds([&] {
-        kernels::attention_backward(dqkv, dout, qkv, out, lse, scale, dropout, workspace, bench.stream());
-      });
+      const double forward =
+          bench.seconds([&] { kernels::attention_forward(out, lse, qkv, scale, dropout, bench.stream()); });
+      const double backward = bench.seconds(
+          [&] { kernels::attention_backward(dqkv, dout, qkv, out, lse, scale, dropout, workspace, bench.stream()); });
       for (const float value : bench.values(dqkv, 1 << 16)) {
         if (!std::isfinite(value)) {
           report.fail("the gradient is not finite");

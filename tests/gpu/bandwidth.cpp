@@ -46,12 +46,10 @@ void norms(Bench& bench, Rows& rows, int64_t r, int64_t c) {
   const std::string shape = fmt::format(" [{},{}]", r, c);
   rows.add("layernorm forward" + shape, 2 * r * c * kTBytes,
            [&] { kernels::layernorm_forward(y, mean, rstd, x, gamma, beta, 1e-5, stream); });
-  rows.add("residual + layernorm forward" + shape, 4 * r * c * kTBytes, [&] {
-    kernels::residual_layernorm_forward(y, sum, mean, rstd, x, b, bias, gamma, beta, 1e-5, stream);
-  });
-  rows.add("layernorm backward" + shape, 4 * r * c * kTBytes, [&] {
-    kernels::layernorm_backward(sum, dgamma, dbeta, dy, b, x, gamma, mean, rstd, stream);
-  });
+  rows.add("residual + layernorm forward" + shape, 4 * r * c * kTBytes,
+           [&] { kernels::residual_layernorm_forward(y, sum, mean, rstd, x, b, bias, gamma, beta, 1e-5, stream); });
+  rows.add("layernorm backward" + shape, 4 * r * c * kTBytes,
+           [&] { kernels::layernorm_backward(sum, dgamma, dbeta, dy, b, x, gamma, mean, rstd, stream); });
 }
 
 void elements(Bench& bench, Rows& rows, int64_t r, int64_t c) {
@@ -115,9 +113,8 @@ void optimizer(Bench& bench, Rows& rows, int64_t n) {
   settings.epsilon = 1e-8;
   settings.step = 1;
   kernels::finish_step(results, scalars, totals, blocks, settings, stream);
-  rows.add("AdamW, fp32 with a bf16 copy" + size, n * (7 * 4 + kTBytes), [&] {
-    kernels::adamw_step(param, first, second, grad, copy, scalars, 0.1, stream);
-  });
+  rows.add("AdamW, fp32 with a bf16 copy" + size, n * (7 * 4 + kTBytes),
+           [&] { kernels::adamw_step(param, first, second, grad, copy, scalars, 0.1, stream); });
 }
 
 }  // namespace

@@ -99,8 +99,8 @@ Tensor Bench::integers(int64_t count, int64_t bound) {
   const PhiloxStream random_numbers(2, RngPurpose::kTest, 0);
   upload(x, [&](std::byte* chunk, int64_t first, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
-      reinterpret_cast<int32_t*>(chunk)[i] = static_cast<int32_t>(
-          random_numbers.below(static_cast<uint64_t>(first + i), static_cast<uint64_t>(bound)));
+      reinterpret_cast<int32_t*>(chunk)[i] =
+          static_cast<int32_t>(random_numbers.below(static_cast<uint64_t>(first + i), static_cast<uint64_t>(bound)));
     }
   });
   return x;

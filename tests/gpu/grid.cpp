@@ -1,5 +1,5 @@
-// Whole training steps of a small model, ranks as threads: eight of them on one GPU over the staged communicator, or one
-// over NCCL. Their losses beside those of the same grid on the CPU.
+// Whole training steps of a small model, ranks as threads: eight of them on one GPU over the staged communicator, or
+// one over NCCL. Their losses beside those of the same grid on the CPU.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <span>
 
 #include "tests/gpu/steps.h"
 
@@ -52,9 +53,7 @@ constexpr Pass kPasses[] = {
     {"input gradient", [](const Operands& o) { return o.dx.view(); },
      [](const Operands& o, Stream& stream) { kernels::linear_backward_input(o.dx, o.dy, o.w, stream); }},
     {"weight gradient +=", [](const Operands& o) { return o.dw.view(); },
-     [](const Operands& o, Stream& stream) {
-       kernels::linear_backward_weight(o.dw, o.dy, o.x, Write::kAdd, stream);
-     }},
+     [](const Operands& o, Stream& stream) { kernels::linear_backward_weight(o.dw, o.dy, o.x, Write::kAdd, stream); }},
 };
 
 // The result of one run over zeros, so that what is added to is the same for both.
@@ -86,8 +85,7 @@ void compare_layer(Bench& bench, StepReport& report, const Model& model, const L
       2.0 * static_cast<double>(model.tokens) * static_cast<double>(layer.out) * static_cast<double>(layer.in);
   for (const Pass& pass : kPasses) {
     const std::string name = fmt::format("{} {} {}", model.name, layer.name, pass.name);
-    const double apart =
-        difference(result_of(bench, pass, operands, own), result_of(bench, pass, operands, library));
+    const double apart = difference(result_of(bench, pass, operands, own), result_of(bench, pass, operands, library));
     // Both round sums in fp32; in bf16 a value near a tie lands one unit, 2^-8 of it, apart, and values reach 6 times
     // the root mean square.
     if (!(apart <= 6.0 / 128)) {
@@ -117,25 +115,23 @@ void compare_epilogues(Bench& bench, StepReport& report, const Model& model, Str
                 Cell(library_seconds / own_seconds, 2)});
   };
   row("mlp in + bias", [&](Stream& s) { kernels::linear_forward(o.y, o.x, o.w, bias, s); });
-  row("mlp in + bias + GELU", [&](Stream& s) {
-    kernels::linear_activation_forward(o.y, wide, o.x, o.w, bias, activation, s);
-  });
-  row("mlp out + bias + residual", [&](Stream& s) {
-    kernels::linear_residual_forward(o.dx, wide, down, bias_in, residual, s);
-  });
-  row("mlp out's input gradient * GELU'", [&](Stream& s) {
-    kernels::linear_activation_backward_input(wide, residual, down, pre, activation, s);
-  });
+  row("mlp in + bias + GELU",
+      [&](Stream& s) { kernels::linear_activation_forward(o.y, wide, o.x, o.w, bias, activation, s); });
+  row("mlp out + bias + residual",
+      [&](Stream& s) { kernels::linear_residual_forward(o.dx, wide, down, bias_in, residual, s); });
+  row("mlp out's input gradient * GELU'",
+      [&](Stream& s) { kernels::linear_activation_backward_input(wide, residual, down, pre, activation, s); });
 }
 
 }  // namespace
 
 void check_matmul(Bench& bench, StepReport& report) {
-  const std::unique_ptr<Stream> library = bench.stream_with(GemmKind::kCublasLt), own = bench.stream_with(GemmKind::kOwn);
+  const std::unique_ptr<Stream> library = bench.stream_with(GemmKind::kCublasLt),
+                                own = bench.stream_with(GemmKind::kOwn);
   const std::span<const Model> models =
       bench.tiny() ? std::span<const Model>(kTinyModels) : std::span<const Model>(kModels);
-  report.begin("bf16 products, random data", {"product", "tokens x out x in", "cuBLASLt TFLOP/s", "ours TFLOP/s",
-                                              "ours / cuBLASLt", "apart / rms"});
+  report.begin("bf16 products, random data",
+               {"product", "tokens x out x in", "cuBLASLt TFLOP/s", "ours TFLOP/s", "ours / cuBLASLt", "apart / rms"});
   for (const Model& model : models) {
     const Layer layers[] = {{"qkv", model.qkv, model.width},
                             {"attention out", model.width, model.width},

@@ -31,7 +31,7 @@ void print_cells(const std::vector<std::string>& cells) {
 }  // namespace
 
 std::string Cell::shown() const {
-  return is_number ? fmt::format("{:.{}{}}", value, digits, digits > 3 ? "e" : "f") : text;
+  return !is_number ? text : digits > 3 ? fmt::format("{:.2e}", value) : fmt::format("{:.{}f}", value, digits);
 }
 
 void StepReport::begin(std::string title, std::vector<std::string> columns) {
@@ -55,8 +55,11 @@ void StepReport::fail(const std::string& what) {
 }
 
 void StepReport::write(const std::string& path) const {
-  nlohmann::json report = {{"step", step_}, {"emulated", !figures_are_real()}, {"passed", passed()},
-                           {"failures", failures_}, {"tables", nlohmann::json::array()}};
+  nlohmann::json report = {{"step", step_},
+                           {"emulated", !figures_are_real()},
+                           {"passed", passed()},
+                           {"failures", failures_},
+                           {"tables", nlohmann::json::array()}};
   for (const Table& table : tables_) {
     nlohmann::json rows = nlohmann::json::array();
     for (const auto& row : table.rows) {
@@ -64,7 +67,8 @@ void StepReport::write(const std::string& path) const {
       for (size_t i = 0; i < row.size(); ++i) {
         // JSON has no number that is not finite.
         const bool finite = !row[i].is_number || std::isfinite(row[i].value);
-        cells[table.columns[i]] = row[i].is_number && finite ? nlohmann::json(row[i].value) : row[i].shown();
+        cells[table.columns[i]] =
+            row[i].is_number && finite ? nlohmann::json(row[i].value) : nlohmann::json(row[i].shown());
       }
       rows.push_back(cells);
     }
