@@ -64,4 +64,42 @@ struct AdamWArgs {
   int64_t step = 1;  // 1 for the first update
 };
 
+// One stream of random numbers (runtime/base/rng.h): block i is philox_4x32_10({low word of i, high word of i, high[0],
+// high[1]}, key), and word w of the stream is word w % 4 of block w / 4.
+struct PhiloxKey {
+  uint32_t key[2];
+  uint32_t high[2];
+};
+
+// One update, as far as the host knows it when it is queued.
+struct StepSettings {
+  double nominal_targets = 0;  // gradients were accumulated as sums over targets divided by this
+  double clip_grad = 0;        // largest norm; 0: no limit
+  double rate = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  int64_t step = 1;  // 1 for the first update
+  bool skip_not_finite = true;
+};
+
+// What finish_step leaves in device memory, fp64: mean loss, norm of the mean gradient before clipping, counted targets,
+// and 1 while all was finite.
+enum StepResultIndex { kStepLoss, kStepGradNorm, kStepNumTargets, kStepFinite, kNumStepResults };
+
+// What finish_step tells the updates, fp64 in device memory. An update rounds each to the type of its parameters once.
+enum UpdateScalarIndex {
+  kFactor,  // on gradients: to the mean, and clipped
+  kBeta1,
+  kBeta2,
+  kOneMinusBeta1,
+  kOneMinusBeta2,
+  kRate,
+  kCorrectedRate,   // rate / (1 - beta1^step)
+  kRootCorrection,  // 1 / sqrt(1 - beta2^step)
+  kEpsilon,
+  kSkip,  // 1: nothing is updated
+  kNumUpdateScalars
+};
+
 }  // namespace ashlar::kernels

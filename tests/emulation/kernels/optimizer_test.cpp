@@ -1,12 +1,28 @@
 #include "kernels/cuda/optimizer.h"
 
 #include "kernels/cpu/optimizer.h"
+#include "kernels/update_scalars.h"
 #include "tests/emulation/kernels/support.h"
 
 namespace ashlar::kernels {
 namespace {
 
 constexpr int64_t kSizes[] = {1, 31, 33, 1024, 1025};
+
+// The scalars of an update, as finish_step leaves them.
+std::vector<double> scalars_of(const AdamWArgs& args) {
+  std::vector<double> scalars(kNumUpdateScalars);
+  StepSettings settings;
+  settings.rate = args.rate;
+  settings.beta1 = args.beta1;
+  settings.beta2 = args.beta2;
+  settings.epsilon = args.epsilon;
+  settings.step = args.step;
+  set_host_scalars(scalars.data(), settings);
+  scalars[kFactor] = args.grad_scale;
+  scalars[kSkip] = 0;
+  return scalars;
+}
 
 TEST(CudaAdamW, HasTheBitsOfTheCpu) {
   for (const int64_t n : kSizes) {
@@ -24,7 +40,9 @@ TEST(CudaAdamW, HasTheBitsOfTheCpu) {
       const std::string what = fmt::format("adamw n {} shift {}", n, shift);
       const auto outputs = under_every_order(what, [&] {
         const OnDevice<float> p(param, shift), m(first, shift), v(second, shift), g(grad, shift);
-        cuda::adamw_step(p.get(), m.get(), v.get(), g.get(), n, args, nullptr);
+        const OnDevice<double> scalars(scalars_of(args));
+        cuda::adamw_step(p.get(), m.get(), v.get(), g.get(), nullptr, Element::kF32, n, scalars.get(),
+                         args.weight_decay, nullptr);
         return std::array{p.values(), m.values(), v.values()};
       });
       EXPECT_TRUE(same_bits(outputs[0], expected_param)) << what;
@@ -43,7 +61,11 @@ TEST(CudaSgd, HasTheBitsOfTheCpu) {
       cpu::sgd_step(expected.data(), grad.data(), n, 0.1, 0.01, 0.5);
       const auto outputs = under_every_order(fmt::format("sgd n {} shift {}", n, shift), [&] {
         const OnDevice<float> p(param, shift), g(grad);
-        cuda::sgd_step(p.get(), g.get(), n, 0.1, 0.01, 0.5, nullptr);
+        AdamWArgs args;
+        args.rate = 0.1;
+        args.grad_scale = 0.5;
+        const OnDevice<double> scalars(scalars_of(args));
+        cuda::sgd_step(p.get(), g.get(), nullptr, Element::kF32, n, scalars.get(), 0.01, nullptr);
         return std::array{p.values()};
       });
       EXPECT_TRUE(same_bits(outputs[0], expected)) << n;
