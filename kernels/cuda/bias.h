@@ -1,4 +1,5 @@
-// The gradient of a bias on a GPU; the contract is bias_backward of kernels/matmul.h. dy is of `element`, sums are fp32.
+// The gradient of a bias on a GPU; the contract is bias_backward of kernels/matmul.h. dy is of `element`, sums are
+// fp32.
 #pragma once
 
 #include <cstddef>

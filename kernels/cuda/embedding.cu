@@ -37,8 +37,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 #pragma unroll
   for (int i = 0; i < kWarpPacks; ++i) {
     const int64_t column = pack_column<kPack>(i);
-    const auto p =
-        is_mine ? load_pack<kPack>(table + row * columns + column, columns - column, wide) : Pack<kPack>{};
+    const auto p = is_mine ? load_pack<kPack>(table + row * columns + column, columns - column, wide) : Pack<kPack>{};
     store_pack(y + n * columns + column, p, columns - column, wide);
   }
 }

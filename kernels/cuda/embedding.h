@@ -1,5 +1,5 @@
-// Token and position tables on a GPU; the contract is kernels/embedding.h. y, table and dy are of `element`, gradients of
-// tables are fp32. The bits are those of the CPU.
+// Token and position tables on a GPU; the contract is kernels/embedding.h. y, table and dy are of `element`, gradients
+// of tables are fp32. The bits are those of the CPU.
 #pragma once
 
 #include <cstdint>

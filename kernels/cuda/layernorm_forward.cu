@@ -1,5 +1,5 @@
-// A row is read once, and the variance is summed from centered values (E[x^2] - E[x]^2 loses all digits when the mean is
-// large).
+// A row is read once, and the variance is summed from centered values (E[x^2] - E[x]^2 loses all digits when the mean
+// is large).
 #include "kernels/cuda/block_sum.cuh"
 #include "kernels/cuda/layernorm.cuh"
 

@@ -1,5 +1,5 @@
-// A few consecutive elements in fp32, the unit in which bandwidth-bound kernels move data: one access of 16 bytes (8 for
-// four elements of 16 bits) where pointers and row lengths allow it (`wide`), else one per element. Which thread
+// A few consecutive elements in fp32, the unit in which bandwidth-bound kernels move data: one access of 16 bytes (8
+// for four elements of 16 bits) where pointers and row lengths allow it (`wide`), else one per element. Which thread
 // computes which element does not depend on that, so neither do the bits.
 #pragma once
 
@@ -153,9 +153,15 @@ DEVICE_INLINE int64_t flat_index() {
 template <typename Function>
 void with_element(Element element, Function function) {
   switch (element) {
-    case Element::kF32: function(float{}); break;
-    case Element::kBf16: function(Bf16{}); break;
-    case Element::kF16: function(F16{}); break;
+    case Element::kF32:
+      function(float{});
+      break;
+    case Element::kBf16:
+      function(Bf16{});
+      break;
+    case Element::kF16:
+      function(F16{});
+      break;
   }
 }
 

@@ -57,7 +57,8 @@ void sum_partial_rows(float* first, float* second, const float* partials, int64_
     return;
   }
   constexpr int64_t kColumnsPerBlock = kSumPacks * kPack;
-  const dim3 grid(static_cast<unsigned>((columns + kColumnsPerBlock - 1) / kColumnsPerBlock), second == nullptr ? 1 : 2);
+  const dim3 grid(static_cast<unsigned>((columns + kColumnsPerBlock - 1) / kColumnsPerBlock),
+                  second == nullptr ? 1 : 2);
   LAUNCH(sum_partial_rows_kernel, grid, dim3(kSumPacks, kSumRows), 0, stream, first, second, partials, num_partials,
          columns, add, can_be_wide<float, kPack>({first, second, partials}, columns));
 }

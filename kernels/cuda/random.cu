@@ -16,8 +16,8 @@ DEVICE_INLINE float uniform(uint32_t word) {
 // sqrt(-2 ln((a + 1) / 2^32)) and angle 2 pi b / 2^32.
 DEVICE_INLINE float2 normal_pair(uint32_t a, uint32_t b) {
   // Near 1, fp32 would lose the logarithm's digits: there it is taken of 1 - (2^32 - 1 - a) / 2^32.
-  const float negative_log = a < 0x80000000u ? -logf((static_cast<float>(a) + 1.0f) * 0x1p-32f)
-                                             : -log1pf(static_cast<float>(~a) * -0x1p-32f);
+  const float negative_log =
+      a < 0x80000000u ? -logf((static_cast<float>(a) + 1.0f) * 0x1p-32f) : -log1pf(static_cast<float>(~a) * -0x1p-32f);
   const float radius = sqrtf(2.0f * negative_log);
   float sine;
   float cosine;
@@ -35,9 +35,9 @@ __global__ void __launch_bounds__(kFlatThreads)
   if (begin >= n) {
     return;
   }
-  const PhiloxWords words = philox_4x32_10(
-      {{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), key.high[0], key.high[1]}}, key.key[0],
-      key.key[1]);
+  const PhiloxWords words =
+      philox_4x32_10({{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), key.high[0], key.high[1]}},
+                     key.key[0], key.key[1]);
   Pack<kPack> p;
   if constexpr (kNormal) {
 #pragma unroll

@@ -28,7 +28,8 @@ TEST(CudaActivation, EqualsTheCpu) {
         const auto outputs = under_every_order(what, [&] {
           const OnDevice<float> device_x(x, shift), device_dy(dy, shift), device_y(x.size(), shift);
           cuda::activation_forward(Element::kF32, device_y.get(), device_x.get(), n, activation, nullptr);
-          cuda::activation_backward(Element::kF32, device_dy.get(), device_dy.get(), device_x.get(), n, activation, nullptr);
+          cuda::activation_backward(Element::kF32, device_dy.get(), device_dy.get(), device_x.get(), n, activation,
+                                    nullptr);
           return std::array{device_y.values(), device_dy.values()};
         });
         expect_close(outputs[0], as_double(y), 1e-5, what + " y");

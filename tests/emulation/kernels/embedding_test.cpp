@@ -22,8 +22,9 @@ std::vector<int32_t> some_tokens(int64_t count, int64_t num_valid) {
 std::vector<int32_t> stable_order(const std::vector<int32_t>& tokens) {
   std::vector<int32_t> order(tokens.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return tokens[static_cast<size_t>(a)] < tokens[static_cast<size_t>(b)]; });
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return tokens[static_cast<size_t>(a)] < tokens[static_cast<size_t>(b)];
+  });
   return order;
 }
 
@@ -48,10 +49,10 @@ TEST(CudaEmbedding, HasTheBitsOfTheCpu) {
           const OnDevice<int32_t> device_tokens(tokens), device_order(stable_order(tokens));
           const OnDevice<float> device_table(table, shift), device_dy(dy), device_y(dy.size()),
               device_dtable(before, shift);
-          cuda::embedding_forward(Element::kF32, device_y.get(), device_tokens.get(), device_table.get(), num_tokens, columns,
-                                  kVocabBegin, num_valid, nullptr);
-          cuda::embedding_backward(Element::kF32, device_dtable.get(), device_dy.get(), device_tokens.get(), device_order.get(), num_tokens, columns,
-                                   kVocabBegin, num_valid, nullptr);
+          cuda::embedding_forward(Element::kF32, device_y.get(), device_tokens.get(), device_table.get(), num_tokens,
+                                  columns, kVocabBegin, num_valid, nullptr);
+          cuda::embedding_backward(Element::kF32, device_dtable.get(), device_dy.get(), device_tokens.get(),
+                                   device_order.get(), num_tokens, columns, kVocabBegin, num_valid, nullptr);
           return std::array{device_y.values(), device_dtable.values()};
         });
         EXPECT_TRUE(same_bits(outputs[0], y)) << what << " y";
@@ -77,8 +78,8 @@ TEST(CudaPosition, HasTheBitsOfTheCpu) {
           const auto outputs = under_every_order(what, [&] {
             const OnDevice<float> device_table(table), device_dy(dy), device_y(dy);
             cuda::position_forward(Element::kF32, device_y.get(), device_table.get(), batch, length, columns, nullptr);
-            cuda::position_backward(Element::kF32, device_table.get(), device_dy.get(), batch, length, table_length, columns, add,
-                                    nullptr);
+            cuda::position_backward(Element::kF32, device_table.get(), device_dy.get(), batch, length, table_length,
+                                    columns, add, nullptr);
             return std::array{device_y.values(), device_table.values()};
           });
           EXPECT_TRUE(same_bits(outputs[0], y)) << what << " y";

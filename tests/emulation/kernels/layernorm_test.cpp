@@ -39,11 +39,12 @@ void compare_with_cpu(const Case& c) {
     const OnDevice<float> device_dx(dresidual);  // in place over the residual's gradient
     const size_t scratch_bytes = cuda::layernorm_backward_scratch_bytes(c.rows, c.columns);
     const OnDevice<float> scratch(scratch_bytes / sizeof(float));
-    cuda::layernorm_forward(Element::kF32, device_y.get(), device_mean.get(), device_rstd.get(), device_x.get(), device_gamma.get(),
-                            device_beta.get(), c.rows, c.columns, kEpsilon, nullptr);
+    cuda::layernorm_forward(Element::kF32, device_y.get(), device_mean.get(), device_rstd.get(), device_x.get(),
+                            device_gamma.get(), device_beta.get(), c.rows, c.columns, kEpsilon, nullptr);
     cuda::layernorm_backward(Element::kF32, device_dx.get(), device_dgamma.get(), device_dbeta.get(), device_dy.get(),
                              c.residual ? device_dx.get() : nullptr, device_x.get(), device_gamma.get(),
-                             device_mean.get(), device_rstd.get(), c.rows, c.columns, {scratch.get(), scratch_bytes}, nullptr);
+                             device_mean.get(), device_rstd.get(), c.rows, c.columns, {scratch.get(), scratch_bytes},
+                             nullptr);
     return std::array{device_y.values(),  device_mean.values(),   device_rstd.values(),
                       device_dx.values(), device_dgamma.values(), device_dbeta.values()};
   });
