@@ -10,3 +10,12 @@ else()
   # Static: a program then starts where no CUDA is, and can say so.
   target_link_libraries(ashlar_cudart INTERFACE CUDA::cudart_static)
 endif()
+
+if(NCCL_FOUND)
+  add_library(ashlar_nccl INTERFACE)
+  if(ASHLAR_EMULATED)
+    target_link_libraries(ashlar_nccl INTERFACE ashlar_standin_nccl)
+  else()
+    target_link_libraries(ashlar_nccl INTERFACE ${NCCL_LIBRARY})
+  endif()
+endif()
