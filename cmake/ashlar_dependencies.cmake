@@ -40,6 +40,13 @@ endif()
 
 if(ASHLAR_CUDA)
   find_package(CUDAToolkit QUIET) # the headers and the runtime library; a GPU or a driver is asked for only when a job starts
+  # cuBLASLt is opened when a job starts, so a build needs its header alone.
+  find_path(CUBLASLT_INCLUDE_DIR cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  if(CUDAToolkit_FOUND AND NOT CUBLASLT_INCLUDE_DIR)
+    set(CUDAToolkit_FOUND OFF)
+    set(CUDAToolkit_NVCC_EXECUTABLE "")
+    set(ashlar_cuda_lacks " (the CUDA toolkit ${CUDAToolkit_VERSION} is here, but not its cublasLt.h)")
+  endif()
 endif()
 
 # NCCL's header is enough for an emulated build, whose NCCL is a stand-in.
@@ -83,7 +90,7 @@ function(ashlar_print_summary)
   else()
     ashlar_summary_line("CUDA" CUDAToolkit_FOUND
                         "${CUDAToolkit_VERSION}, CUDA devices and kernels (never run on a GPU yet; preset emulated tests them)"
-                        "no CUDA devices; the device is the CPU")
+                        "no CUDA devices; the device is the CPU${ashlar_cuda_lacks}")
   endif()
   ashlar_summary_line("NCCL" NCCL_FOUND "${NCCL_VERSION}, --distributed-backend nccl" "GPUs talk through MPI (staged) only")
 endfunction()

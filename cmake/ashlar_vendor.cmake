@@ -6,9 +6,15 @@ add_library(ashlar_cudart INTERFACE)
 if(ASHLAR_EMULATED)
   target_link_libraries(ashlar_cudart INTERFACE ashlar_standin_cudart ashlar_emulation_bridge)
   include(${CMAKE_SOURCE_DIR}/tests/emulation/emulated_library.cmake)
+  add_library(ashlar_cublaslt INTERFACE)
+  target_link_libraries(ashlar_cublaslt INTERFACE ashlar_standin_cublaslt)
 else()
   # Static: a program then starts where no CUDA is, and can say so.
   target_link_libraries(ashlar_cudart INTERFACE CUDA::cudart_static)
+  # Opened when it is first needed (kernels/cuda/cublaslt_library.h); here where to look besides the loader's own search.
+  add_library(ashlar_cublaslt INTERFACE)
+  target_compile_definitions(ashlar_cublaslt INTERFACE ASHLAR_CUDA_LIBRARY_DIR="${CUDAToolkit_LIBRARY_DIR}")
+  target_link_libraries(ashlar_cublaslt INTERFACE ${CMAKE_DL_LIBS})
 endif()
 
 if(NCCL_FOUND)

@@ -11,20 +11,22 @@ void check(std::string_view op, std::string_view name, const ConstTensorView& x,
          x.shape.text(), dtype_name(dtype), shape.text());
 }
 
-cpu::AttentionSizes sizes_of(std::string_view op, const Shape& qkv, double scale) {
+cpu::AttentionSizes sizes_of(std::string_view op, const Shape& qkv, double scale, const Dropout& dropout) {
   DCHECK(qkv.num_dims() == 5 && qkv[2] == 3 && qkv.num_elements() > 0, "{}: qkv must be [B,T,3,H,D], got {}", op,
          qkv.text());
   REQUIRE(qkv[4] <= cpu::kMaxHeadDim, ErrorCode::kUsage,
           "attention on the CPU takes at most {} values per head, got {} (--hidden-size / --num-attention-heads)",
           cpu::kMaxHeadDim, qkv[4]);
-  return {qkv[0], qkv[1], qkv[3], qkv[4], scale};
+  DCHECK(dropout.probability >= 0 && dropout.probability < 1, "{}: dropout {}", op, dropout.probability);
+  return {qkv[0], qkv[1], qkv[3], qkv[4], scale, dropout};
 }
 
 }  // namespace
 
-void attention_forward(TensorView out, TensorView lse, ConstTensorView qkv, double scale, Stream& stream) {
+void attention_forward(TensorView out, TensorView lse, ConstTensorView qkv, double scale, const Dropout& dropout,
+                       Stream& stream) {
   constexpr std::string_view kOp = "attention_forward";
-  const cpu::AttentionSizes s = sizes_of(kOp, qkv.shape, scale);
+  const cpu::AttentionSizes s = sizes_of(kOp, qkv.shape, scale, dropout);
   check(kOp, "out", out, {s.batch, s.sequence, s.heads, s.head_dim}, qkv.dtype);
   check(kOp, "lse", lse, {s.batch, s.heads, s.sequence}, qkv.dtype);
   with_float_type(qkv.dtype, kOp, [&]<typename T>(T) {
@@ -39,9 +41,10 @@ size_t attention_backward_workspace_bytes(Shape qkv, DType dtype) {
 }
 
 void attention_backward(TensorView dqkv, ConstTensorView dout, ConstTensorView qkv, ConstTensorView out,
-                        ConstTensorView lse, double scale, TensorView workspace, Stream& stream) {
+                        ConstTensorView lse, double scale, const Dropout& dropout, TensorView workspace,
+                        Stream& stream) {
   constexpr std::string_view kOp = "attention_backward";
-  const cpu::AttentionSizes s = sizes_of(kOp, qkv.shape, scale);
+  const cpu::AttentionSizes s = sizes_of(kOp, qkv.shape, scale, dropout);
   check(kOp, "dqkv", dqkv, qkv.shape, qkv.dtype);
   check(kOp, "dout", dout, {s.batch, s.sequence, s.heads, s.head_dim}, qkv.dtype);
   check(kOp, "out", out, dout.shape, qkv.dtype);

@@ -7,6 +7,8 @@
 
 namespace ashlar::kernels {
 
+// stats and losses are fp32 (fp64 where logits are).
+
 // Stream-ordered. stats [N,3] of this rank's columns of logits [N,V/t]: the largest logit, the sum of exp(logit -
 // largest) and the target's logit (0 where the target is another rank's). Only the first num_valid columns count; the
 // rest is padding. A rank without valid columns gives (-infinity, 0, 0). targets [N] int32.

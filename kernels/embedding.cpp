@@ -25,12 +25,15 @@ void embedding_forward(TensorView y, ConstTensorView tokens, ConstTensorView tab
   });
 }
 
-void embedding_backward(TensorView dtable, ConstTensorView dy, ConstTensorView tokens, int64_t vocab_begin,
-                        int64_t num_valid, Stream& stream) {
+void embedding_backward(TensorView dtable, ConstTensorView dy, ConstTensorView tokens, ConstTensorView order,
+                        int64_t vocab_begin, int64_t num_valid, Stream& stream) {
   constexpr std::string_view kOp = "embedding_backward";
   const int64_t num_tokens = tokens.num_elements();
   const int64_t columns = dtable.shape[-1];
   check_view(kOp, "tokens", tokens, DType::kI32, num_tokens);
+  if (order.data != nullptr) {
+    check_view(kOp, "order", order, DType::kI32, num_tokens);
+  }
   check_view(kOp, "dtable", dtable, dtable.dtype, dtable.shape[0] * columns);
   check_view(kOp, "dy", dy, dtable.dtype, num_tokens * columns);
   DCHECK(num_valid >= 0 && num_valid <= dtable.shape[0], "{}: {} valid rows of {}", kOp, num_valid, dtable.shape[0]);

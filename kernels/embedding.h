@@ -10,13 +10,15 @@ namespace ashlar::kernels {
 // rank (not in [vocab_begin, vocab_begin + num_valid)). tokens [N] int32.
 void embedding_forward(TensorView y, ConstTensorView tokens, ConstTensorView table, int64_t vocab_begin,
                        int64_t num_valid, Stream& stream);
-// Stream-ordered. dtable [V/t,C] += rows of dy [N,C], in ascending order of n for each table row.
-void embedding_backward(TensorView dtable, ConstTensorView dy, ConstTensorView tokens, int64_t vocab_begin,
-                        int64_t num_valid, Stream& stream);
+// Stream-ordered. dtable [V/t,C] (fp32, or fp64) += rows of dy [N,C], in ascending order of n for each table row.
+// order [N] int32 = the stable order of the tokens by value; the CPU does without it (no data).
+void embedding_backward(TensorView dtable, ConstTensorView dy, ConstTensorView tokens, ConstTensorView order,
+                        int64_t vocab_begin, int64_t num_valid, Stream& stream);
 
 // Stream-ordered. y [B,T,C] += table [T',C] row t, T <= T'.
 void position_forward(TensorView y, ConstTensorView table, Stream& stream);
-// Stream-ordered. dtable [T',C] (+)= sum over b of dy [B,T,C]; rows from T on are set to zero when overwriting.
+// Stream-ordered. dtable [T',C] (fp32, or fp64) (+)= sum over b of dy [B,T,C]; rows from T on are set to zero when
+// overwriting.
 void position_backward(TensorView dtable, ConstTensorView dy, Write write, Stream& stream);
 
 }  // namespace ashlar::kernels

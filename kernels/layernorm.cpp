@@ -1,5 +1,6 @@
 #include "kernels/layernorm.h"
 
+#include "kernels/activation.h"
 #include "kernels/checks.h"
 #include "kernels/cpu/layernorm.h"
 #include "kernels/dispatch.h"
@@ -26,6 +27,13 @@ void layernorm_forward(TensorView y, TensorView mean, TensorView rstd, ConstTens
                                     epsilon);
            });
   });
+}
+
+void residual_layernorm_forward(TensorView y, TensorView sum, TensorView mean, TensorView rstd, ConstTensorView a,
+                                ConstTensorView b, ConstTensorView bias, ConstTensorView gamma, ConstTensorView beta,
+                                double epsilon, Stream& stream) {
+  add_bias_residual(sum, a, b, bias, stream);
+  layernorm_forward(y, mean, rstd, sum, gamma, beta, epsilon, stream);
 }
 
 void layernorm_backward(TensorView dx, TensorView dgamma, TensorView dbeta, ConstTensorView dy,

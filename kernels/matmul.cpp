@@ -1,5 +1,6 @@
 #include "kernels/matmul.h"
 
+#include "kernels/activation.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/dispatch.h"
 
@@ -53,8 +54,26 @@ void linear_forward(TensorView y, ConstTensorView x, ConstTensorView w, ConstTen
   });
 }
 
+void linear_activation_forward(TensorView y, TensorView pre, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
+                               Activation activation, Stream& stream) {
+  linear_forward(pre, x, w, bias, stream);
+  activation_forward(y, pre, activation, stream);
+}
+
+void linear_residual_forward(TensorView out, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
+                             ConstTensorView residual, Stream& stream) {
+  linear_forward(out, x, w, ConstTensorView{}, stream);
+  add_bias_residual(out, out, residual, bias, stream);
+}
+
 void linear_backward_input(TensorView dx, ConstTensorView dy, ConstTensorView w, Stream& stream) {
   matmul(dx, dy, Transpose::kNo, w, Transpose::kNo, Write::kOverwrite, stream);
+}
+
+void linear_activation_backward_input(TensorView dx, ConstTensorView dy, ConstTensorView w, ConstTensorView pre,
+                                      Activation activation, Stream& stream) {
+  linear_backward_input(dx, dy, w, stream);
+  activation_backward(dx, dx, pre, activation, stream);
 }
 
 void linear_backward_weight(TensorView dw, ConstTensorView dy, ConstTensorView x, Write write, Stream& stream) {

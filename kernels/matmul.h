@@ -4,6 +4,7 @@
 // our own that never change cost one thread 2 to 8 %. fp64, the plain build and bias_backward do not differ.
 #pragma once
 
+#include "kernels/plain_types.h"
 #include "runtime/tensor/tensor.h"
 
 namespace ashlar::kernels {
@@ -13,17 +14,29 @@ enum class Write { kOverwrite, kAdd };
 
 enum class Transpose { kNo, kYes };
 
-// Stream-ordered. c [M,N] (+)= op(a) op(b); op(a) is [M,K], op(b) is [K,N]; a is stored [K,M] when transposed.
+// Stream-ordered. c [M,N] (+)= op(a) op(b); op(a) is [M,K], op(b) is [K,N]; a is stored [K,M] when transposed. c has
+// the dtype of a and b, or is fp32.
 void matmul(TensorView c, ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b,
             Write write, Stream& stream);
 
 // Stream-ordered. y [R,N] = x [R,K] w [N,K]^T + bias [N]; a bias without data means none.
 void linear_forward(TensorView y, ConstTensorView x, ConstTensorView w, ConstTensorView bias, Stream& stream);
+// Stream-ordered. pre [R,N] = x w^T + bias, y [R,N] = act(pre as stored).
+void linear_activation_forward(TensorView y, TensorView pre, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
+                               Activation activation, Stream& stream);
+// Stream-ordered. out [R,N] = x w^T + bias + residual [R,N]; out must not overlap residual. On the CPU linear_forward
+// without the bias, then add_bias_residual; a GPU rounds once.
+void linear_residual_forward(TensorView out, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
+                             ConstTensorView residual, Stream& stream);
 // Stream-ordered. dx [R,K] = dy [R,N] w [N,K].
 void linear_backward_input(TensorView dx, ConstTensorView dy, ConstTensorView w, Stream& stream);
-// Stream-ordered. dw [N,K] (+)= dy [R,N]^T x [R,K].
+// Stream-ordered. dx [R,K] = (dy [R,N] w [N,K], rounded as if stored) * act'(pre [R,K]); dx must not be pre.
+void linear_activation_backward_input(TensorView dx, ConstTensorView dy, ConstTensorView w, ConstTensorView pre,
+                                      Activation activation, Stream& stream);
+// Stream-ordered. dw [N,K] (+)= dy [R,N]^T x [R,K]; dw is fp32 (fp64 where dy is).
 void linear_backward_weight(TensorView dw, ConstTensorView dy, ConstTensorView x, Write write, Stream& stream);
-// Stream-ordered. db [N] (+)= sum over rows of dy [R,N], in ascending row order within fixed blocks.
+// Stream-ordered. db [N] (+)= sum over rows of dy [R,N], in ascending row order within fixed blocks; db is fp32 (fp64
+// where dy is).
 void bias_backward(TensorView db, ConstTensorView dy, Write write, Stream& stream);
 
 }  // namespace ashlar::kernels

@@ -5,35 +5,72 @@
 #include "kernels/dispatch.h"
 
 namespace ashlar::kernels {
+namespace {
+
+// Calls function(Copy*), null without a copy.
+template <typename Function>
+void with_copy(std::string_view op, TensorView copy, int64_t n, Function function) {
+  if (copy.data == nullptr) {
+    function(static_cast<BFloat16*>(nullptr));
+    return;
+  }
+  check_view(op, "copy", copy, copy.dtype == DType::kF16 ? DType::kF16 : DType::kBF16, n);
+  if (copy.dtype == DType::kBF16) {
+    function(copy.as<BFloat16>());
+  } else {
+    function(copy.as<Float16>());
+  }
+}
+
+}  // namespace
+
+void finish_step(TensorView results, TensorView scalars, ConstTensorView totals, ConstTensorView squares,
+                 const StepSettings& settings, Stream& stream) {
+  constexpr std::string_view kOp = "finish_step";
+  const int64_t num_squares = squares.num_elements();
+  check_view(kOp, "results", results, DType::kF64, kNumStepResults);
+  check_view(kOp, "scalars", scalars, DType::kF64, kNumUpdateScalars);
+  check_view(kOp, "totals", totals, DType::kF64, 2);
+  check_view(kOp, "squares", squares, DType::kF64, num_squares);
+  DCHECK(settings.step >= 1, "{}: step {}, the first update is step 1", kOp, settings.step);
+  launch(stream, kOp,
+         [results = results.as<double>(), scalars = scalars.as<double>(), totals = totals.as<double>(),
+          squares = squares.as<double>(), num_squares,
+          settings] { cpu::finish_step(results, scalars, totals, squares, num_squares, settings); });
+}
 
 void adamw_step(TensorView param, TensorView first_moment, TensorView second_moment, ConstTensorView grad,
-                const AdamWArgs& args, Stream& stream) {
+                TensorView copy, ConstTensorView scalars, double weight_decay, Stream& stream) {
   constexpr std::string_view kOp = "adamw_step";
   const int64_t n = param.num_elements();
   check_view(kOp, "param", param, param.dtype, n);
   check_view(kOp, "first_moment", first_moment, param.dtype, n);
   check_view(kOp, "second_moment", second_moment, param.dtype, n);
   check_view(kOp, "grad", grad, param.dtype, n);
-  DCHECK(args.step >= 1, "{}: step {}, the first update is step 1", kOp, args.step);
-  with_float_type(param.dtype, kOp, [&](auto zero) {
-    using T = decltype(zero);
-    launch(stream, kOp,
-           [param_data = param.as<T>(), first_data = first_moment.as<T>(), second_data = second_moment.as<T>(),
-            grad_data = grad.as<T>(), n,
-            args] { cpu::adamw_step(param_data, first_data, second_data, grad_data, n, args); });
+  check_view(kOp, "scalars", scalars, DType::kF64, kNumUpdateScalars);
+  with_copy(kOp, copy, n, [&](auto* copy_data) {
+    with_float_type(param.dtype, kOp, [&]<typename T>(T) {
+      launch(stream, kOp,
+             [=, param = param.as<T>(), first = first_moment.as<T>(), second = second_moment.as<T>(),
+              grad = grad.as<T>(), scalars = scalars.as<double>()] {
+               cpu::adamw_step(param, first, second, grad, copy_data, n, scalars, weight_decay);
+             });
+    });
   });
 }
 
-void sgd_step(TensorView param, ConstTensorView grad, double rate, double weight_decay, double grad_scale,
+void sgd_step(TensorView param, ConstTensorView grad, TensorView copy, ConstTensorView scalars, double weight_decay,
               Stream& stream) {
   constexpr std::string_view kOp = "sgd_step";
   const int64_t n = param.num_elements();
   check_view(kOp, "param", param, param.dtype, n);
   check_view(kOp, "grad", grad, param.dtype, n);
-  with_float_type(param.dtype, kOp, [&](auto zero) {
-    using T = decltype(zero);
-    launch(stream, kOp, [param_data = param.as<T>(), grad_data = grad.as<T>(), n, rate, weight_decay, grad_scale] {
-      cpu::sgd_step(param_data, grad_data, n, rate, weight_decay, grad_scale);
+  check_view(kOp, "scalars", scalars, DType::kF64, kNumUpdateScalars);
+  with_copy(kOp, copy, n, [&](auto* copy_data) {
+    with_float_type(param.dtype, kOp, [&]<typename T>(T) {
+      launch(stream, kOp, [=, param = param.as<T>(), grad = grad.as<T>(), scalars = scalars.as<double>()] {
+        cpu::sgd_step(param, grad, copy_data, n, scalars, weight_decay);
+      });
     });
   });
 }

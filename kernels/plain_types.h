@@ -50,10 +50,7 @@ struct VocabShard {
   int64_t num_valid;
 };
 
-// AdamW (Loshchilov and Hutter, arXiv:1711.05101, algorithm 2 with a constant schedule multiplier folded into the
-// rate):
-//   g = grad_scale * grad;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g g
-//   p = p (1 - rate * decay) - rate * (m / (1 - b1^step)) / (sqrt(v / (1 - b2^step)) + epsilon)
+// AdamW's numbers of one step (kernels/cuda/optimizer.h).
 struct AdamWArgs {
   double rate = 0;
   double beta1 = 0.9;
@@ -62,6 +59,52 @@ struct AdamWArgs {
   double weight_decay = 0;
   double grad_scale = 1;
   int64_t step = 1;  // 1 for the first update
+};
+
+// Who multiplies matrices on a GPU (--gemm): kAuto takes our own kernel where it saves a pass over memory.
+enum class GemmKind { kAuto, kCublasLt, kOwn };
+
+struct KernelOptions {
+  GemmKind gemm = GemmKind::kAuto;
+  bool allow_tf32 = false;  // fp32 products of operands rounded to 11 bits (--allow-tf32)
+};
+
+// One stream of random numbers (runtime/base/rng.h): block i is philox_4x32_10({low word of i, high word of i, high[0],
+// high[1]}, key), and word w of the stream is word w % 4 of block w / 4.
+struct PhiloxKey {
+  uint32_t key[2];
+  uint32_t high[2];
+};
+
+// One update, as far as the host knows it when it is queued.
+struct StepSettings {
+  double nominal_targets = 0;  // gradients were accumulated as sums over targets divided by this
+  double clip_grad = 0;        // largest norm; 0: no limit
+  double rate = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  int64_t step = 1;  // 1 for the first update
+  bool skip_not_finite = true;
+};
+
+// What finish_step leaves in device memory, fp64: mean loss, norm of the mean gradient before clipping, counted
+// targets, and 1 while all was finite.
+enum StepResultIndex { kStepLoss, kStepGradNorm, kStepNumTargets, kStepFinite, kNumStepResults };
+
+// What finish_step tells the updates, fp64 in device memory. An update rounds each to the type of its parameters once.
+enum UpdateScalarIndex {
+  kFactor,  // on gradients: to the mean, and clipped
+  kBeta1,
+  kBeta2,
+  kOneMinusBeta1,
+  kOneMinusBeta2,
+  kRate,
+  kCorrectedRate,   // rate / (1 - beta1^step)
+  kRootCorrection,  // 1 / sqrt(1 - beta2^step)
+  kEpsilon,
+  kSkip,  // 1: nothing is updated
+  kNumUpdateScalars
 };
 
 }  // namespace ashlar::kernels

@@ -4,53 +4,106 @@
 
 #include <cmath>
 
+#include "kernels/cpu/element.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/update_scalars.h"
 
 namespace ashlar::kernels::cpu {
+namespace {
 
-// Scalars are formed in double and rounded once; the update then needs one division and one root per element:
+template <typename T, typename Copy>
+void write_copy(Copy* copy, const T* param, int64_t begin, int64_t end) {
+  if (copy == nullptr) {
+    return;
+  }
+#pragma GCC ivdep
+  for (int64_t i = begin; i < end; ++i) {
+    copy[i] = narrow<Copy>(static_cast<float>(param[i]));
+  }
+}
+
+}  // namespace
+
+void finish_step(double* results, double* scalars, const double* totals, const double* squares, int64_t num_squares,
+                 const StepSettings& settings) {
+  double total = 0;
+  for (int64_t i = 0; i < num_squares; ++i) {
+    total += squares[i];
+  }
+  const double num_targets = totals[1];
+  const double scale = settings.nominal_targets / num_targets;
+  const double loss = totals[0] / num_targets;
+  const double norm = scale * std::sqrt(total);
+  double factor = scale;
+  if (settings.clip_grad > 0 && norm > settings.clip_grad) {
+    factor *= settings.clip_grad / norm;
+  }
+  const bool was_finite = results[kStepFinite] != 0 || !settings.skip_not_finite;
+  const bool finite = was_finite && std::isfinite(loss) && std::isfinite(norm);
+  results[kStepLoss] = loss;
+  results[kStepGradNorm] = norm;
+  results[kStepNumTargets] = num_targets;
+  results[kStepFinite] = finite ? 1 : 0;
+  set_host_scalars(scalars, settings);
+  scalars[kFactor] = factor;
+  scalars[kSkip] = num_targets == 0 || (settings.skip_not_finite && !finite) ? 1 : 0;
+}
+
+// Scalars are fp64 and rounded once; the update then needs one division and one root per element:
 //   m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) * rate
 //     = m * [rate / (1 - b1^t)] / (sqrt(v) * [1 / sqrt(1 - b2^t)] + eps)
-template <typename T>
-void adamw_step(T* param, T* first_moment, T* second_moment, const T* grad, int64_t n, const AdamWArgs& args) {
-  const auto step = static_cast<double>(args.step);
-  const T grad_scale = static_cast<T>(args.grad_scale);
-  const T beta1 = static_cast<T>(args.beta1);
-  const T beta2 = static_cast<T>(args.beta2);
-  const T one_minus_beta1 = static_cast<T>(1 - args.beta1);
-  const T one_minus_beta2 = static_cast<T>(1 - args.beta2);
-  const T keep = static_cast<T>(1 - args.rate * args.weight_decay);
-  const T corrected_rate = static_cast<T>(args.rate / (1 - std::pow(args.beta1, step)));
-  const T root_correction = static_cast<T>(1 / std::sqrt(1 - std::pow(args.beta2, step)));
-  const T epsilon = static_cast<T>(args.epsilon);
+template <typename T, typename Copy>
+void adamw_step(T* param, T* first_moment, T* second_moment, const T* grad, Copy* copy, int64_t n,
+                const double* scalars, double weight_decay) {
+  if (scalars[kSkip] != 0) {
+    return;
+  }
+  const T factor = static_cast<T>(scalars[kFactor]);
+  const T beta1 = static_cast<T>(scalars[kBeta1]);
+  const T beta2 = static_cast<T>(scalars[kBeta2]);
+  const T one_minus_beta1 = static_cast<T>(scalars[kOneMinusBeta1]);
+  const T one_minus_beta2 = static_cast<T>(scalars[kOneMinusBeta2]);
+  const T keep = static_cast<T>(1 - scalars[kRate] * weight_decay);
+  const T corrected_rate = static_cast<T>(scalars[kCorrectedRate]);
+  const T root_correction = static_cast<T>(scalars[kRootCorrection]);
+  const T epsilon = static_cast<T>(scalars[kEpsilon]);
   for_blocks(n, [=](int64_t begin, int64_t end) {
 #pragma GCC ivdep
     for (int64_t i = begin; i < end; ++i) {
-      const T g = grad_scale * grad[i];
+      const T g = factor * grad[i];
       const T m = beta1 * first_moment[i] + one_minus_beta1 * g;
       const T v = beta2 * second_moment[i] + one_minus_beta2 * g * g;
       first_moment[i] = m;
       second_moment[i] = v;
       param[i] = param[i] * keep - corrected_rate * m / (std::sqrt(v) * root_correction + epsilon);
     }
+    write_copy(copy, param, begin, end);
   });
 }
 
-template <typename T>
-void sgd_step(T* param, const T* grad, int64_t n, double rate, double weight_decay, double grad_scale) {
-  const T keep = static_cast<T>(1 - rate * weight_decay);
-  const T scaled_rate = static_cast<T>(rate * grad_scale);
+template <typename T, typename Copy>
+void sgd_step(T* param, const T* grad, Copy* copy, int64_t n, const double* scalars, double weight_decay) {
+  if (scalars[kSkip] != 0) {
+    return;
+  }
+  const T keep = static_cast<T>(1 - scalars[kRate] * weight_decay);
+  const T scaled_rate = static_cast<T>(scalars[kRate] * scalars[kFactor]);
   for_blocks(n, [=](int64_t begin, int64_t end) {
 #pragma GCC ivdep
     for (int64_t i = begin; i < end; ++i) {
       param[i] = param[i] * keep - scaled_rate * grad[i];
     }
+    write_copy(copy, param, begin, end);
   });
 }
 
-template void adamw_step(float*, float*, float*, const float*, int64_t, const AdamWArgs&);
-template void adamw_step(double*, double*, double*, const double*, int64_t, const AdamWArgs&);
-template void sgd_step(float*, const float*, int64_t, double, double, double);
-template void sgd_step(double*, const double*, int64_t, double, double, double);
+#define INSTANTIATE(T, Copy)                                                                          \
+  template void adamw_step(T*, T*, T*, const T*, Copy*, int64_t, const double*, double weight_decay); \
+  template void sgd_step(T*, const T*, Copy*, int64_t, const double*, double weight_decay)
+INSTANTIATE(float, BFloat16);
+INSTANTIATE(float, Float16);
+INSTANTIATE(double, BFloat16);
+INSTANTIATE(double, Float16);
+#undef INSTANTIATE
 
 }  // namespace ashlar::kernels::cpu

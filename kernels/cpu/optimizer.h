@@ -3,13 +3,19 @@
 
 #include <cstdint>
 
-#include "kernels/optimizer.h"
+#include "kernels/plain_types.h"
+#include "runtime/base/dtype.h"
 
 namespace ashlar::kernels::cpu {
 
-template <typename T>
-void adamw_step(T* param, T* first_moment, T* second_moment, const T* grad, int64_t n, const AdamWArgs& args);
-template <typename T>
-void sgd_step(T* param, const T* grad, int64_t n, double rate, double weight_decay, double grad_scale);
+void finish_step(double* results, double* scalars, const double* totals, const double* squares, int64_t num_squares,
+                 const StepSettings& settings);
+
+// Copy is BFloat16 or Float16; copy may be null.
+template <typename T, typename Copy>
+void adamw_step(T* param, T* first_moment, T* second_moment, const T* grad, Copy* copy, int64_t n,
+                const double* scalars, double weight_decay);
+template <typename T, typename Copy>
+void sgd_step(T* param, const T* grad, Copy* copy, int64_t n, const double* scalars, double weight_decay);
 
 }  // namespace ashlar::kernels::cpu

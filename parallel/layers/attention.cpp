@@ -44,7 +44,7 @@ size_t SelfAttention::workspace_bytes(const BatchShape& shape) const {
 
 void SelfAttention::forward(LayerContext& context, TensorView y, ConstTensorView x, const Saved& saved) {
   query_key_value.forward(context, saved.qkv, x);
-  kernels::attention_forward(saved.out, saved.lse, saved.qkv, scale_, context.stream);
+  kernels::attention_forward(saved.out, saved.lse, saved.qkv, scale_, kernels::Dropout{}, context.stream);
   output.forward(context, y, saved.out);
 }
 
@@ -53,7 +53,7 @@ void SelfAttention::backward_input(LayerContext& context, TensorView dx, const P
   const size_t mark = context.workspace.mark();
   const Workspace workspace = workspace_layout(context.workspace, context.shape);
   output.backward_input(context, workspace.dout, dy);
-  kernels::attention_backward(pending.dqkv, workspace.dout, saved.qkv, saved.out, saved.lse, scale_,
+  kernels::attention_backward(pending.dqkv, workspace.dout, saved.qkv, saved.out, saved.lse, scale_, kernels::Dropout{},
                               workspace.attention, context.stream);
   query_key_value.backward_input(context, dx, pending.dqkv);
   context.workspace.reset_to(mark);

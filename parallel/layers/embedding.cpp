@@ -32,7 +32,7 @@ void EmbeddingLayer::backward_weight(LayerContext& context, ConstTensorView dy, 
     context.stream.fill_zero(table_.grad.data, table_.grad.bytes());  // the kernel touches only the rows it meets
   }
   kernels::embedding_backward(table_.grad, dy.reshaped({rows, dy.shape[-1]}), context.batch.tokens.reshaped({rows}),
-                              table_.shard.begin(), table_.shard.num_valid(), context.stream);
+                              ConstTensorView{}, table_.shard.begin(), table_.shard.num_valid(), context.stream);
   kernels::position_backward(positions_.grad, dy, context.grad_write, context.stream);
 }
 

@@ -6,6 +6,7 @@
 
 #include "kernels/optimizer.h"
 #include "kernels/reduce.h"
+#include "kernels/update_scalars.h"
 
 namespace ashlar {
 
@@ -42,6 +43,7 @@ Optimizer::Optimizer(RankContext& rank, const ProcessGrid& grid, Stream& stream,
     sum_index_[at] = static_cast<size_t>(first_row);
     first_row += entries[at].parameter->tied_copy ? 0 : 1;
   }
+  scalars_ = Tensor(rank.device, DType::kF64, {kernels::kNumUpdateScalars}, "scalars of the update");
   tensor_sums_ = Tensor(rank.device, DType::kF64, {num_rows, grid.shape().tensor}, "norm by tensors");
 
   if (config.kind == OptimizerKind::kAdamW) {
@@ -98,6 +100,15 @@ void Optimizer::update(double learning_rate, double grad_scale, double norm) {
   if (config_.clip_grad > 0 && norm > config_.clip_grad) {
     factor *= config_.clip_grad / norm;
   }
+  stream_.synchronize();  // the update before has read its scalars
+  double* scalars = scalars_.as<double>();
+  kernels::set_host_scalars(scalars, {.rate = learning_rate,
+                                      .beta1 = config_.beta1,
+                                      .beta2 = config_.beta2,
+                                      .epsilon = config_.epsilon,
+                                      .step = num_updates_});
+  scalars[kernels::kFactor] = factor;
+  scalars[kernels::kSkip] = 0;
   const auto flat = [](TensorView x) { return x.reshaped({x.num_elements()}); };
   const auto& entries = store_.entries();
   for (size_t at = 0; at < entries.size(); ++at) {
@@ -107,18 +118,10 @@ void Optimizer::update(double learning_rate, double grad_scale, double norm) {
     const Parameter& parameter = *entries[at].parameter;
     const double decay = parameter.decays ? config_.weight_decay : 0;
     if (config_.kind == OptimizerKind::kSgd) {
-      kernels::sgd_step(flat(parameter.value), flat(parameter.grad), learning_rate, decay, factor, stream_);
+      kernels::sgd_step(flat(parameter.value), flat(parameter.grad), {}, scalars_, decay, stream_);
     } else {
       kernels::adamw_step(flat(parameter.value), flat(moment_views_[at].first), flat(moment_views_[at].second),
-                          flat(parameter.grad),
-                          {.rate = learning_rate,
-                           .beta1 = config_.beta1,
-                           .beta2 = config_.beta2,
-                           .epsilon = config_.epsilon,
-                           .weight_decay = decay,
-                           .grad_scale = factor,
-                           .step = num_updates_},
-                          stream_);
+                          flat(parameter.grad), {}, scalars_, decay, stream_);
     }
   }
 }

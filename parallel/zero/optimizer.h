@@ -52,6 +52,7 @@ class Optimizer {
   std::vector<Moments> moment_views_;  // by entry of the store
   Tensor block_sums_;                  // [blocks of the largest tensor] fp64
   Tensor tensor_sums_;                 // [tensors of all stages, t] fp64
+  Tensor scalars_;                     // [kernels::kNumUpdateScalars] fp64
   std::vector<size_t> sum_index_;      // by entry: its row in tensor_sums_
 };
 

@@ -34,6 +34,10 @@ class PhiloxStream {
   void normals(uint64_t first, std::span<float> out) const;
   uint64_t below(uint64_t index, uint64_t bound) const;  // in [0, bound), for bound below 2^32 without visible bias
 
+  // What a block is made of besides its index: philox_4x32_10({index low, index high, high()[0], high()[1]}, key()).
+  std::array<uint32_t, 2> key() const { return key_; }
+  std::array<uint32_t, 2> high() const { return {stream_high_, purpose_}; }
+
  private:
   std::array<uint32_t, 2> key_;
   uint32_t purpose_;

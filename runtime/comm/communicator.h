@@ -74,6 +74,10 @@ class Communicator {
   // Ends the job from this rank: every other rank's waits throw or its process is killed. Never throws.
   virtual void abort(int exit_status) noexcept = 0;
 
+  // For communicators that are made of this one.
+  uint64_t group_id() const { return group_id_; }
+  FlightRecorder& recorder() const { return recorder_; }
+
   // Operations so far, for tests that count traffic.
   int64_t num_ops(OpKind kind) const;
   int64_t bytes_sent(OpKind kind) const;  // payload this rank contributed, summed
@@ -93,9 +97,7 @@ class Communicator {
   virtual void wait_stream(uint64_t ticket, Stream& stream) = 0;
 
   const OpInfo& current_op() const { return current_op_; }  // the operation being carried out, for the backend's checks
-  uint64_t group_id() const { return group_id_; }
-  FlightRecorder& recorder() const { return recorder_; }
-  int record_slot() const { return record_slot_; }  // this group's ring in the recorder
+  int record_slot() const { return record_slot_; }          // this group's ring in the recorder
 
  private:
   friend class Work;

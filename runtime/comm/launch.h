@@ -7,6 +7,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/device_request.h"
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/comm/host/carrier.h"
 
@@ -32,6 +33,7 @@ struct ThreadRankOptions {
   bool queued_streams = false;              // the device's streams run on worker threads
   size_t buffer_bytes = size_t{256} << 10;  // 16 KiB or more; small ones make many chunks of little data
   Carrier carrier = Carrier::kRegion;       // kMessages tests what groups that span hosts do
+  DeviceRequest device{};                   // gpu_index -1: rank r gets GPU r modulo the visible ones
 };
 void run_thread_ranks(int num_ranks, const std::function<void(RankContext&)>& body,
                       const ThreadRankOptions& options = {});

@@ -112,9 +112,10 @@ Result<T> run(const Case& c, const std::vector<double>& qkv_values, const std::v
   std::align(64, space - 64, aligned, space);
   const TensorView workspace = view_of(static_cast<uint8_t*>(aligned), {static_cast<int64_t>(scratch.size() - 64)});
   attention_forward(view_of(r.out.data(), c.out()), view_of(r.lse.data(), c.lse()), view_of(qkv.data(), c.qkv()),
-                    c.scale(), *stream);
+                    c.scale(), Dropout{}, *stream);
   attention_backward(view_of(r.dqkv.data(), c.qkv()), view_of(dout.data(), c.out()), view_of(qkv.data(), c.qkv()),
-                     view_of(r.out.data(), c.out()), view_of(r.lse.data(), c.lse()), c.scale(), workspace, *stream);
+                     view_of(r.out.data(), c.out()), view_of(r.lse.data(), c.lse()), c.scale(), Dropout{}, workspace,
+                     *stream);
   stream->synchronize();
   return r;
 }
@@ -174,7 +175,7 @@ TEST(AttentionGradient, AgreesWithFiniteDifferences) {
     std::vector<double> out(dout.size()), lse(static_cast<size_t>(c.lse().num_elements()));
     const auto loss = [&] {
       attention_forward(view_of(out.data(), c.out()), view_of(lse.data(), c.lse()), view_of(qkv.data(), c.qkv()),
-                        c.scale(), *stream);
+                        c.scale(), Dropout{}, *stream);
       stream->synchronize();
       return std::inner_product(out.begin(), out.end(), dout.begin(), 0.0);
     };
@@ -283,12 +284,12 @@ TEST(Attention, RefusesWrongShapesAndTooWideHeads) {
   std::vector<float> data(3 * 257 * 4);
   const Case c{1, 2, 1, 4};
   EXPECT_THROW(attention_forward(view_of(data.data(), {1, 2, 4, 1}), view_of(data.data(), c.lse()),
-                                 view_of(data.data(), c.qkv()), 1.0, *stream),
+                                 view_of(data.data(), c.qkv()), 1.0, Dropout{}, *stream),
                Error);
   const Case wide{1, 1, 1, 257};
   try {
     attention_forward(view_of(data.data(), wide.out()), view_of(data.data(), wide.lse()),
-                      view_of(data.data(), wide.qkv()), 1.0, *stream);
+                      view_of(data.data(), wide.qkv()), 1.0, Dropout{}, *stream);
     FAIL() << "a head of 257 values was taken";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUsage);

@@ -109,9 +109,10 @@ void bench_attention(Bench& bench, int64_t batch, int64_t sequence, int64_t head
   const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
   const double flops = 2.0 * static_cast<double>(batch * sequence * sequence * dim * heads);
   fmt::print("attention B {} T {} H {} D {}\n", batch, sequence, heads, dim);
-  const double forward = bench.line("forward", flops, [&] { attention_forward(out, lse, qkv, scale, bench.stream()); });
+  const double forward =
+      bench.line("forward", flops, [&] { attention_forward(out, lse, qkv, scale, Dropout{}, bench.stream()); });
   const double backward = bench.line("backward", 2.5 * flops, [&] {
-    attention_backward(dqkv, dout, qkv, out, lse, scale, workspace, bench.stream());
+    attention_backward(dqkv, dout, qkv, out, lse, scale, Dropout{}, workspace, bench.stream());
   });
   fmt::print("  both: {:.1f} GFLOP/s; 12 such layers take {:.1f} % of a step at the sgemm rate\n",
              3.5 * flops / (forward + backward) / 1e9,

@@ -14,6 +14,7 @@
 #include "kernels/layernorm.h"
 #include "kernels/optimizer.h"
 #include "kernels/reduce.h"
+#include "kernels/update_scalars.h"
 #include "runtime/base/rng.h"
 #include "runtime/device/cpu/cpu_device.h"
 
@@ -127,7 +128,7 @@ void bench_vocabulary(Bench& bench, int64_t rows, int64_t vocab, int64_t columns
   bench.report("embedding_forward", 2 * rows * columns * 4,
                [&] { embedding_forward(y, targets, table, 0, vocab - 47, bench.stream()); });
   bench.report("embedding_backward", 3 * rows * columns * 4,
-               [&] { embedding_backward(table, y, targets, 0, vocab - 47, bench.stream()); });
+               [&] { embedding_backward(table, y, targets, {}, 0, vocab - 47, bench.stream()); });
   bench.report("position_forward", 3 * rows * columns * 4,
                [&] { position_forward(y, table.view().slice(0, rows), bench.stream()); });
   bench.report("position_backward", 2 * rows * columns * 4,
@@ -140,11 +141,14 @@ void bench_optimizer(Bench& bench, int64_t n) {
   Tensor first = bench.floats({n});
   Tensor second(bench.device(), DType::kF32, {n}, "bench");
   std::fill_n(second.as<float>(), n, 1e-4f);
-  const AdamWArgs args{.rate = 1e-4, .weight_decay = 0.1, .grad_scale = 0.5, .step = 10};
+  Tensor scalars(bench.device(), DType::kF64, {kNumUpdateScalars}, "bench");
+  set_host_scalars(scalars.as<double>(), {.rate = 1e-4, .step = 10});
+  scalars.as<double>()[kFactor] = 0.5;
+  scalars.as<double>()[kSkip] = 0;
   bench.report(
-      "adamw_step", n * 28, [&] { adamw_step(param, first, second, grad, args, bench.stream()); }, 5);
+      "adamw_step", n * 28, [&] { adamw_step(param, first, second, grad, {}, scalars, 0.1, bench.stream()); }, 5);
   bench.report(
-      "sgd_step", n * 12, [&] { sgd_step(param, grad, 1e-4, 0, 1, bench.stream()); }, 5);
+      "sgd_step", n * 12, [&] { sgd_step(param, grad, {}, scalars, 0, bench.stream()); }, 5);
   bench.report(
       "add", n * 12, [&] { add(param, grad, bench.stream()); }, 5);
   Tensor blocks(bench.device(), DType::kF64, {(n + kNormBlock - 1) / kNormBlock}, "bench");

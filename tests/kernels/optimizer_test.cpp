@@ -4,13 +4,22 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/cpu/loops.h"
+#include "kernels/update_scalars.h"
 #include "tests/kernels/pointwise_support.h"
 
 namespace ashlar::kernels {
 namespace {
 
-const AdamWArgs kArgs{
-    .rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .grad_scale = 0.37, .step = 3};
+const StepSettings kSettings{.rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .step = 3};
+constexpr double kDecay = 0.1;
+constexpr double kTestFactor = 0.37;
+
+std::vector<double> scalars_of(const StepSettings& settings, double factor) {
+  std::vector<double> scalars(kNumUpdateScalars);
+  set_host_scalars(scalars.data(), settings);
+  scalars[kFactor] = factor;
+  return scalars;
+}
 
 template <typename T>
 struct State {
@@ -24,13 +33,14 @@ struct State {
     }
   }
   // Elements [begin, end) only.
-  void step(int64_t begin, int64_t end, const AdamWArgs& args, Stream& stream) {
+  void step(int64_t begin, int64_t end, Stream& stream) {
     adamw_step(view(param).slice(begin, end), view(first).slice(begin, end), view(second).slice(begin, end),
-               view(std::as_const(grad)).slice(begin, end), args, stream);
+               view(std::as_const(grad)).slice(begin, end), {}, view(scalars), kDecay, stream);
   }
   int64_t size() const { return static_cast<int64_t>(param.size()); }
 
   std::vector<T> param, first, second, grad;
+  std::vector<double> scalars = scalars_of(kSettings, kTestFactor);
 };
 
 // The formula of the header, term by term, in double.
@@ -39,18 +49,18 @@ void compare_with_formula(double tolerance) {
   for (const int64_t n : {int64_t{1}, int64_t{31}, int64_t{33}, cpu::kBlock + 1}) {
     State<T> state(n);
     const State<T> before = state;
-    on_queued_stream([&](Stream& stream) { state.step(0, n, kArgs, stream); });
+    on_queued_stream([&](Stream& stream) { state.step(0, n, stream); });
     std::vector<double> param, first, second;
     for (size_t i = 0; i < before.param.size(); ++i) {
-      const double g = kArgs.grad_scale * static_cast<double>(before.grad[i]);
-      const double m = kArgs.beta1 * static_cast<double>(before.first[i]) + (1 - kArgs.beta1) * g;
-      const double v = kArgs.beta2 * static_cast<double>(before.second[i]) + (1 - kArgs.beta2) * g * g;
-      const double m_hat = m / (1 - std::pow(kArgs.beta1, 3));
-      const double v_hat = v / (1 - std::pow(kArgs.beta2, 3));
+      const double g = kTestFactor * static_cast<double>(before.grad[i]);
+      const double m = kSettings.beta1 * static_cast<double>(before.first[i]) + (1 - kSettings.beta1) * g;
+      const double v = kSettings.beta2 * static_cast<double>(before.second[i]) + (1 - kSettings.beta2) * g * g;
+      const double m_hat = m / (1 - std::pow(kSettings.beta1, 3));
+      const double v_hat = v / (1 - std::pow(kSettings.beta2, 3));
       first.push_back(m);
       second.push_back(v);
-      param.push_back(static_cast<double>(before.param[i]) * (1 - kArgs.rate * kArgs.weight_decay) -
-                      kArgs.rate * m_hat / (std::sqrt(v_hat) + kArgs.epsilon));
+      param.push_back(static_cast<double>(before.param[i]) * (1 - kSettings.rate * kDecay) -
+                      kSettings.rate * m_hat / (std::sqrt(v_hat) + kSettings.epsilon));
     }
     expect_close(state.param, param, tolerance, "param");
     expect_close(state.first, first, tolerance, "first moment");
@@ -69,12 +79,12 @@ TEST(AdamW, BitsDoNotDependOnCutsOrThreads) {
   const int64_t n = 2 * cpu::kBlock + 333;
   State<float> whole(n);
   State<float> cut = whole;
-  with_threads(1, [&](Stream& stream) { whole.step(0, n, kArgs, stream); });
+  with_threads(1, [&](Stream& stream) { whole.step(0, n, stream); });
   with_threads(3, [&](Stream& stream) {
     int64_t begin = 0;
     for (int64_t length = 1; begin < n; length = length * 3 + 2) {  // 1, 5, 17, 53, ... : no multiple of a vector
       const int64_t end = std::min(n, begin + length);
-      cut.step(begin, end, kArgs, stream);
+      cut.step(begin, end, stream);
       begin = end;
     }
   });
@@ -87,19 +97,12 @@ TEST(AdamW, ElementsOnTheirOwnGiveTheSameBits) {
   State<float> whole(100);
   State<float> single = whole;
   with_threads(1, [&](Stream& stream) {
-    whole.step(0, 100, kArgs, stream);
+    whole.step(0, 100, stream);
     for (int64_t i = 0; i < 100; ++i) {
-      single.step(i, i + 1, kArgs, stream);
+      single.step(i, i + 1, stream);
     }
   });
   EXPECT_TRUE(same_bits(whole.param, single.param));
-}
-
-TEST(AdamW, RefusesStepZero) {
-  State<float> state(3);
-  AdamWArgs args = kArgs;
-  args.step = 0;
-  EXPECT_THROW(with_threads(1, [&](Stream& stream) { state.step(0, 3, args, stream); }), Error);
 }
 
 TEST(Sgd, EqualsTheFormulaAndBitsDoNotDependOnCuts) {
@@ -108,10 +111,11 @@ TEST(Sgd, EqualsTheFormulaAndBitsDoNotDependOnCuts) {
   const auto before = random_values<float>(n, 2);
   auto whole = before;
   auto cut = before;
+  const auto scalars = scalars_of({.rate = 0.1}, 0.5);
   with_threads(3, [&](Stream& stream) {
-    sgd_step(view(whole), view(grad), 0.1, 0.01, 0.5, stream);
+    sgd_step(view(whole), view(grad), {}, view(scalars), 0.01, stream);
     for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 13}, {13, 998}, {998, n}}) {
-      sgd_step(view(cut).slice(begin, end), view(grad).slice(begin, end), 0.1, 0.01, 0.5, stream);
+      sgd_step(view(cut).slice(begin, end), view(grad).slice(begin, end), {}, view(scalars), 0.01, stream);
     }
   });
   std::vector<double> expected;
@@ -177,13 +181,14 @@ TEST(AdamW, FollowsPyTorchFor1001Steps) {
     const nlohmann::json& samples = reference[key];
     std::vector<double> param = flat({init["0.weight"], init["0.bias"], init["2.weight"], init["2.bias"]});
     std::vector<double> first(kNumParams), second(kNumParams);
-    AdamWArgs args{.rate = reference["hyper"]["lr"], .weight_decay = decay};
+    StepSettings settings{.rate = reference["hyper"]["lr"]};
     size_t sample = 0;
     with_threads(1, [&](Stream& stream) {
       for (int i = 0; i < iterations; ++i) {
         const std::vector<double> grad = gradient_of(param, inputs);
-        args.step = i + 1;
-        adamw_step(view(param), view(first), view(second), view(grad), args, stream);
+        settings.step = i + 1;
+        const auto scalars = scalars_of(settings, 1);
+        adamw_step(view(param), view(first), view(second), view(grad), {}, view(scalars), decay, stream);
         const bool sampled = samples.size() == 2 ? i == 0 || i == iterations - 1 : i % sample_every == 0;
         if (!sampled) {
           continue;

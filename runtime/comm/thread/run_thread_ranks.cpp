@@ -1,11 +1,14 @@
+#include <algorithm>
 #include <exception>
 #include <thread>
 #include <vector>
 
+#include "runtime/comm/device_world.h"
 #include "runtime/comm/host/host_communicator.h"
 #include "runtime/comm/launch.h"
 #include "runtime/comm/thread/thread_world.h"
 #include "runtime/device/cpu/cpu_device.h"
+#include "runtime/device/cuda/cuda_device.h"
 
 namespace ashlar {
 namespace {
@@ -40,7 +43,12 @@ void run_rank(ThreadWorld& world, int world_rank, const std::function<void(RankC
     ThreadRank rank(world, recorder);
     HostCommunicator communicator(rank, world_group(world_rank, world.num_ranks()));
     RankContext context{device, communicator, communicator, recorder, log};
-    body(context);
+    DeviceRequest request = options.device;
+    if (request.kind == DeviceKind::kCuda && request.gpu_index < 0) {
+      request.gpu_index = world_rank % std::max(1, num_cuda_devices());
+    }
+    DeviceWorld device_world(context, request);
+    body(device_world.context());
   } catch (const Error& error) {
     world.board().end_job(world_rank, error.code(), error.what());
     first_error.keep(std::current_exception(), world.board().ended_by() == world_rank);

@@ -41,7 +41,9 @@ void run_task(Task& task, std::string_view op, TaskObserver* observer) {
 }
 
 void CpuStream::copy(void* dst, const void* src, size_t bytes) {
-  enqueue([=] { std::memcpy(dst, src, bytes); }, "copy");
+  if (bytes > 0) {  // an empty tensor has no address
+    enqueue([=] { std::memcpy(dst, src, bytes); }, "copy");
+  }
 }
 
 void CpuStream::fill_zero(void* dst, size_t bytes) {

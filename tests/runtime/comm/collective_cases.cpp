@@ -23,10 +23,10 @@ template <typename T>
 void check_all_reduce(RankContext& rank, Stream& stream, ReduceOp op) {
   for (const int64_t count : counts(1)) {
     SCOPED_TRACE(count);
-    const auto all = operands<T>(rank.world, count);
-    std::vector<T> x = all[static_cast<size_t>(rank.world.rank())];
-    rank.world.all_reduce(view(x), op, stream).wait(stream);
-    EXPECT_TRUE(same(x, reduced(all, op)));
+    const auto all = operands<T>(rank.device_world, count);
+    const OnDevice<T> x(rank, stream, all[static_cast<size_t>(rank.device_world.rank())]);
+    rank.device_world.all_reduce(view(x), op, stream).wait(stream);
+    EXPECT_TRUE(same(x.read(), reduced(all, op)));
   }
 }
 
@@ -50,52 +50,56 @@ void all_reduce_finds_the_maximum(RankContext& rank) {
 
 void a_nan_on_any_rank_reaches_all(RankContext& rank) {
   const auto stream = rank.device.create_stream();
-  for (int broken = 0; broken < rank.world.size(); ++broken) {
+  for (int broken = 0; broken < rank.device_world.size(); ++broken) {
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
-      std::vector<float> x = {1.0f, rank.world.rank() == broken ? std::numeric_limits<float>::quiet_NaN() : 2.0f};
-      rank.world.all_reduce(view(x), op, *stream).wait(*stream);
-      EXPECT_TRUE(std::isfinite(x[0]));
-      EXPECT_TRUE(std::isnan(x[1]));
+      const float value = rank.device_world.rank() == broken ? std::numeric_limits<float>::quiet_NaN() : 2.0f;
+      const OnDevice<float> x(rank, *stream, {1.0f, value});
+      rank.device_world.all_reduce(view(x), op, *stream).wait(*stream);
+      EXPECT_TRUE(std::isfinite(x.read()[0]));
+      EXPECT_TRUE(std::isnan(x.read()[1]));
     }
   }
 }
 
 void int64_sums_are_exact(RankContext& rank) {
   const auto stream = rank.device.create_stream();
-  std::vector<int64_t> x = {(int64_t{1} << 55) + 1 + rank.world.rank()};
-  rank.world.all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
-  const int64_t size = rank.world.size();
-  EXPECT_EQ(x[0], ((int64_t{1} << 55) + 1) * size + size * (size - 1) / 2);
+  const OnDevice<int64_t> x(rank, *stream, {(int64_t{1} << 55) + 1 + rank.device_world.rank()});
+  rank.device_world.all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
+  const int64_t size = rank.device_world.size();
+  EXPECT_EQ(x.read()[0], ((int64_t{1} << 55) + 1) * size + size * (size - 1) / 2);
 }
 
 void bf16_sums_accumulate_in_fp32(RankContext& rank) {
   // 256 + 1 + 1 + ...: in bf16 (8 bits) each addition of 1 would be lost.
   const auto stream = rank.device.create_stream();
-  std::vector<BFloat16> x(3, to_bf16(rank.world.rank() == 0 ? 256.0f : 1.0f));
-  rank.world.all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
-  const float expected = 256.0f + static_cast<float>(rank.world.size() - 1);
-  EXPECT_EQ(to_float(x[2]), to_float(to_bf16(expected)));
+  const OnDevice<BFloat16> x(rank, *stream,
+                             std::vector<BFloat16>(3, to_bf16(rank.device_world.rank() == 0 ? 256.0f : 1.0f)));
+  rank.device_world.all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
+  const float expected = 256.0f + static_cast<float>(rank.device_world.size() - 1);
+  EXPECT_EQ(to_float(x.read()[2]), to_float(to_bf16(expected)));
 }
 
 template <typename T>
 void check_all_gather(RankContext& rank, Stream& stream) {
-  for (const int64_t count : counts(sizeof(T) == 4 ? 1 : rank.world.size())) {
+  for (const int64_t count : counts(sizeof(T) == 4 ? 1 : rank.device_world.size())) {
     SCOPED_TRACE(count);
-    const auto all = operands<T>(rank.world, count);
+    const auto all = operands<T>(rank.device_world, count);
     std::vector<T> expected;
     for (const auto& part : all) {
       expected.insert(expected.end(), part.begin(), part.end());
     }
-    std::vector<T> in = all[static_cast<size_t>(rank.world.rank())];
-    std::vector<T> out(expected.size());
-    rank.world.all_gather(view(out), view(in), stream).wait(stream);
-    EXPECT_TRUE(same(out, expected));
+    const std::vector<T>& mine = all[static_cast<size_t>(rank.device_world.rank())];
+    const OnDevice<T> in(rank, stream, mine);
+    const OnDevice<T> out(rank, stream, std::vector<T>(expected.size()));
+    rank.device_world.all_gather(view(out), view(in), stream).wait(stream);
+    EXPECT_TRUE(same(out.read(), expected));
 
-    std::vector<T> in_place(expected.size());
-    const int64_t begin = rank.world.rank() * count;
-    std::copy(in.begin(), in.end(), in_place.begin() + begin);
-    rank.world.all_gather(view(in_place), view(in_place).slice(begin, begin + count), stream).wait(stream);
-    EXPECT_TRUE(same(in_place, expected));
+    std::vector<T> only_mine(expected.size());
+    const int64_t begin = rank.device_world.rank() * count;
+    std::copy(mine.begin(), mine.end(), only_mine.begin() + begin);
+    const OnDevice<T> in_place(rank, stream, only_mine);
+    rank.device_world.all_gather(view(in_place), view(in_place).slice(begin, begin + count), stream).wait(stream);
+    EXPECT_TRUE(same(in_place.read(), expected));
   }
 }
 
@@ -112,20 +116,22 @@ void all_gather_orders_parts_by_rank(RankContext& rank) {
 
 template <typename T>
 void check_reduce_scatter(RankContext& rank, Stream& stream) {
-  for (const int64_t count : counts(rank.world.size())) {
+  for (const int64_t count : counts(rank.device_world.size())) {
     SCOPED_TRACE(count);
-    const auto all = operands<T>(rank.world, count * rank.world.size());
+    const auto all = operands<T>(rank.device_world, count * rank.device_world.size());
     const std::vector<T> sum = reduced(all, ReduceOp::kSum);
-    const int64_t begin = rank.world.rank() * count;
+    const int64_t begin = rank.device_world.rank() * count;
     const std::vector<T> expected(sum.begin() + begin, sum.begin() + begin + count);
-    std::vector<T> in = all[static_cast<size_t>(rank.world.rank())];
-    std::vector<T> out(static_cast<size_t>(count));
-    rank.world.reduce_scatter(view(out), view(in), ReduceOp::kSum, stream).wait(stream);
-    EXPECT_TRUE(same(out, expected));
-    EXPECT_TRUE(same(in, all[static_cast<size_t>(rank.world.rank())]));  // only read
+    const OnDevice<T> in(rank, stream, all[static_cast<size_t>(rank.device_world.rank())]);
+    const OnDevice<T> out(rank, stream, std::vector<T>(static_cast<size_t>(count)));
+    rank.device_world.reduce_scatter(view(out), view(in), ReduceOp::kSum, stream).wait(stream);
+    EXPECT_TRUE(same(out.read(), expected));
+    EXPECT_TRUE(same(in.read(), all[static_cast<size_t>(rank.device_world.rank())]));  // only read
 
-    rank.world.reduce_scatter(view(in).slice(begin, begin + count), view(in), ReduceOp::kSum, stream).wait(stream);
-    EXPECT_TRUE(same(std::vector<T>(in.begin() + begin, in.begin() + begin + count), expected));
+    rank.device_world.reduce_scatter(view(in).slice(begin, begin + count), view(in), ReduceOp::kSum, stream)
+        .wait(stream);
+    const std::vector<T> after = in.read();
+    EXPECT_TRUE(same(std::vector<T>(after.begin() + begin, after.begin() + begin + count), expected));
   }
 }
 
@@ -140,20 +146,21 @@ void reduce_scatter_sums_in_rank_order(RankContext& rank) {
 
 template <typename T>
 void check_same_as_two_halves(RankContext& rank, Stream& stream) {
-  for (const int64_t count : counts(rank.world.size())) {
+  for (const int64_t count : counts(rank.device_world.size())) {
     SCOPED_TRACE(count);
-    std::vector<T> whole = operand<T>(rank.world.rank(), count * rank.world.size());
-    std::vector<T> halves = whole;
-    const std::vector<T> again = whole;
-    rank.world.all_reduce(view(whole), ReduceOp::kSum, stream).wait(stream);
-    const TensorView part = view(halves).slice(rank.world.rank() * count, (rank.world.rank() + 1) * count);
-    rank.world.reduce_scatter(part, view(halves), ReduceOp::kSum, stream).wait(stream);
-    rank.world.all_gather(view(halves), part, stream).wait(stream);
-    EXPECT_TRUE(same(halves, whole));
+    const std::vector<T> values = operand<T>(rank.device_world.rank(), count * rank.device_world.size());
+    const OnDevice<T> whole(rank, stream, values);
+    const OnDevice<T> halves(rank, stream, values);
+    rank.device_world.all_reduce(view(whole), ReduceOp::kSum, stream).wait(stream);
+    const TensorView part =
+        view(halves).slice(rank.device_world.rank() * count, (rank.device_world.rank() + 1) * count);
+    rank.device_world.reduce_scatter(part, view(halves), ReduceOp::kSum, stream).wait(stream);
+    rank.device_world.all_gather(view(halves), part, stream).wait(stream);
+    EXPECT_TRUE(same(halves.read(), whole.read()));
     for (int repeat = 0; repeat < 2; ++repeat) {
-      std::vector<T> x = again;
-      rank.world.all_reduce(view(x), ReduceOp::kSum, stream).wait(stream);
-      EXPECT_TRUE(same(x, whole));
+      const OnDevice<T> x(rank, stream, values);
+      rank.device_world.all_reduce(view(x), ReduceOp::kSum, stream).wait(stream);
+      EXPECT_TRUE(same(x.read(), whole.read()));
     }
   }
 }
@@ -167,20 +174,20 @@ void all_reduce_is_reduce_scatter_then_all_gather(RankContext& rank) {
 
 void broadcast_from_every_root(RankContext& rank) {
   const auto stream = rank.device.create_stream();
-  for (int root = 0; root < rank.world.size(); ++root) {
+  for (int root = 0; root < rank.device_world.size(); ++root) {
     for (const int64_t count : counts(1)) {
-      std::vector<uint8_t> bytes = operand<uint8_t>(rank.world.rank(), count);
-      rank.world.broadcast(view(bytes), root, *stream).wait(*stream);
-      EXPECT_TRUE(same(bytes, operand<uint8_t>(root, count)));
-      std::vector<double> x = operand<double>(rank.world.rank(), count);
-      rank.world.broadcast(view(x), root, *stream).wait(*stream);
-      EXPECT_TRUE(same(x, operand<double>(root, count)));
+      const OnDevice<uint8_t> bytes(rank, *stream, operand<uint8_t>(rank.device_world.rank(), count));
+      rank.device_world.broadcast(view(bytes), root, *stream).wait(*stream);
+      EXPECT_TRUE(same(bytes.read(), operand<uint8_t>(root, count)));
+      const OnDevice<double> x(rank, *stream, operand<double>(rank.device_world.rank(), count));
+      rank.device_world.broadcast(view(x), root, *stream).wait(*stream);
+      EXPECT_TRUE(same(x.read(), operand<double>(root, count)));
     }
   }
 }
 
 void split_by_color_and_key(RankContext& rank) {
-  Communicator& world = rank.world;
+  Communicator& world = rank.device_world;
   const auto stream = rank.device.create_stream();
   // Two groups, the second in reverse order; rank 0 of a world of three or more joins none.
   const int color = world.size() >= 3 && world.rank() == 0 ? -1 : world.rank() % 2;
@@ -202,21 +209,21 @@ void split_by_color_and_key(RankContext& rank) {
     EXPECT_EQ(part->world_ranks()[static_cast<size_t>(part->rank())], world.rank());
     for (const int64_t count : {1, 20000}) {
       const auto all = operands<float>(*part, count);
-      std::vector<float> x = all[static_cast<size_t>(part->rank())];
+      const OnDevice<float> x(rank, *stream, all[static_cast<size_t>(part->rank())]);
       part->all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
-      EXPECT_TRUE(same(x, reduced(all, ReduceOp::kSum)));
+      EXPECT_TRUE(same(x.read(), reduced(all, ReduceOp::kSum)));
     }
     // Groups of one, out of a group.
     const std::unique_ptr<Communicator> single = part->split(part->rank(), 0, "single");
     ASSERT_EQ(single->size(), 1);
-    std::vector<float> x = {3.0f};
-    std::vector<float> y = {0.0f};
+    const OnDevice<float> x(rank, *stream, {3.0f});
+    const OnDevice<float> y(rank, *stream, {0.0f});
     single->all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
     single->all_gather(view(y), view(x), *stream).wait(*stream);
     single->reduce_scatter(view(x), view(y), ReduceOp::kSum, *stream).wait(*stream);
     single->broadcast(view(x), 0, *stream).wait(*stream);
     single->barrier();
-    EXPECT_EQ(x[0], 3.0f);
+    EXPECT_EQ(x.read()[0], 3.0f);
   }
   world.barrier();
 }
@@ -224,21 +231,22 @@ void split_by_color_and_key(RankContext& rank) {
 void groups_work_side_by_side(RankContext& rank) {
   // Pairs and the world in turn, in different numbers: no group may disturb another's buffers.
   const auto stream = rank.device.create_stream();
-  const std::unique_ptr<Communicator> pair = rank.world.split(rank.world.rank() / 2, rank.world.rank(), "pair");
-  const std::unique_ptr<Communicator> twin = rank.world.split(0, rank.world.rank(), "twin");
+  const std::unique_ptr<Communicator> pair =
+      rank.device_world.split(rank.device_world.rank() / 2, rank.device_world.rank(), "pair");
+  const std::unique_ptr<Communicator> twin = rank.device_world.split(0, rank.device_world.rank(), "twin");
   for (uint64_t turn = 0; turn < 12; ++turn) {
-    for (Communicator* comm : {pair.get(), &rank.world, pair.get(), twin.get()}) {
+    for (Communicator* comm : {pair.get(), &rank.device_world, pair.get(), twin.get()}) {
       const int64_t count = static_cast<int64_t>(1 + turn * 577);
       const auto all = operands<float>(*comm, count, turn);
-      std::vector<float> x = all[static_cast<size_t>(comm->rank())];
+      const OnDevice<float> x(rank, *stream, all[static_cast<size_t>(comm->rank())]);
       comm->all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
-      ASSERT_TRUE(same(x, reduced(all, ReduceOp::kSum)));
+      ASSERT_TRUE(same(x.read(), reduced(all, ReduceOp::kSum)));
     }
   }
 }
 
 void random_sequences_of_operations(RankContext& rank) {
-  Communicator& world = rank.world;
+  Communicator& world = rank.device_world;
   const auto stream = rank.device.create_stream();
   uint64_t state = 12345;
   const auto draw = [&](uint64_t bound) {
@@ -252,28 +260,29 @@ void random_sequences_of_operations(RankContext& rank) {
                                                          : draw(300));
     const int root = static_cast<int>(draw(static_cast<uint64_t>(world.size())));
     const auto all = operands<float>(world, count * world.size(), turn);
-    std::vector<float> x = all[static_cast<size_t>(world.rank())];
+    const std::vector<float>& mine = all[static_cast<size_t>(world.rank())];
     const std::vector<float> sum = reduced(all, ReduceOp::kSum);
-    std::vector<float> part(static_cast<size_t>(count));
+    const OnDevice<float> x(rank, *stream, mine);
+    const OnDevice<float> part(rank, *stream, {mine.begin(), mine.begin() + count});
     if (kind == 0) {
       world.all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
-      ASSERT_TRUE(same(x, sum)) << turn;
+      ASSERT_TRUE(same(x.read(), sum)) << turn;
     } else if (kind == 1) {
       world.reduce_scatter(view(part), view(x), ReduceOp::kSum, *stream).wait(*stream);
       const auto begin = sum.begin() + world.rank() * count;
-      ASSERT_TRUE(same(part, std::vector<float>(begin, begin + count))) << turn;
+      ASSERT_TRUE(same(part.read(), std::vector<float>(begin, begin + count))) << turn;
     } else if (kind == 2) {
-      std::copy(x.begin(), x.begin() + count, part.begin());
       world.all_gather(view(x), view(part), *stream).wait(*stream);
+      const std::vector<float> got = x.read();
       for (int from = 0; from < world.size(); ++from) {
         const auto& theirs = all[static_cast<size_t>(from)];
-        ASSERT_TRUE(same(std::vector<float>(x.begin() + from * count, x.begin() + (from + 1) * count),
+        ASSERT_TRUE(same(std::vector<float>(got.begin() + from * count, got.begin() + (from + 1) * count),
                          std::vector<float>(theirs.begin(), theirs.begin() + count)))
             << turn;
       }
     } else if (kind == 3) {
       world.broadcast(view(x), root, *stream).wait(*stream);
-      ASSERT_TRUE(same(x, all[static_cast<size_t>(root)])) << turn;
+      ASSERT_TRUE(same(x.read(), all[static_cast<size_t>(root)])) << turn;
     } else {
       world.barrier();
     }
@@ -282,9 +291,9 @@ void random_sequences_of_operations(RankContext& rank) {
 
 void operations_and_bytes_are_counted(RankContext& rank) {
   const auto stream = rank.device.create_stream();
-  const std::unique_ptr<Communicator> comm = rank.world.split(0, rank.world.rank(), "counted");
-  std::vector<float> x(10);
-  std::vector<float> all(10 * static_cast<size_t>(comm->size()));
+  const std::unique_ptr<Communicator> comm = rank.device_world.split(0, rank.device_world.rank(), "counted");
+  const OnDevice<float> x(rank, *stream, std::vector<float>(10));
+  const OnDevice<float> all(rank, *stream, std::vector<float>(10 * static_cast<size_t>(comm->size())));
   comm->all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
   comm->all_reduce(view(x), ReduceOp::kSum, *stream).wait(*stream);
   comm->all_gather(view(all), view(x), *stream).wait(*stream);

@@ -3,10 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include "runtime/comm/communicator.h"
+#include "runtime/comm/launch.h"
 
 namespace ashlar {
 
@@ -91,6 +92,46 @@ std::vector<std::vector<T>> operands(const Communicator& comm, int64_t count, ui
 template <typename T>
 TensorView view(std::vector<T>& values) {
   return view_of(values.data(), {static_cast<int64_t>(values.size())});
+}
+
+// Values in memory of the rank's device, written and read in the order of one stream.
+template <typename T>
+class OnDevice {
+ public:
+  OnDevice(RankContext& rank, Stream& stream, const std::vector<T>& values)
+      : stream_(stream),
+        size_(values.size()),
+        staging_(rank.device.allocate_host(size_ * sizeof(T), "test data")),
+        buffer_(rank.device.allocate(size_ * sizeof(T), "test data")) {
+    write(values);
+  }
+  ~OnDevice() { stream_.synchronize(); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+  void write(const std::vector<T>& values) {
+    stream_.synchronize();  // a copy from the staging memory may be under way
+    std::copy(values.begin(), values.end(), reinterpret_cast<T*>(staging_.data()));
+    stream_.copy(buffer_.data(), staging_.data(), size_ * sizeof(T));
+  }
+  std::vector<T> read() const {
+    stream_.copy(staging_.data(), buffer_.data(), size_ * sizeof(T));
+    stream_.synchronize();
+    const T* values = reinterpret_cast<const T*>(staging_.data());
+    return {values, values + size_};
+  }
+  TensorView view() const { return {buffer_.data(), DTypeOf<T>::value, {static_cast<int64_t>(size_)}}; }
+
+ private:
+  Stream& stream_;
+  size_t size_;
+  Buffer staging_;
+  Buffer buffer_;
+};
+
+template <typename T>
+TensorView view(const OnDevice<T>& values) {
+  return values.view();
 }
 
 // Bit equality, with the first difference in the message.

@@ -1,10 +1,11 @@
-// Every contract case on thread ranks (1, 2, 3, 4 and 8, both carriers, inline and queued streams); under mpirun, on
-// the processes of the job.
+// Every contract case on thread ranks (1, 2, 3, 4 and 8, both carriers, inline and queued streams, and over the staged
+// communicator, on GPUs where there are any: those of the emulated build); under mpirun, on the processes of the job.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <functional>
 
+#include "runtime/device/cuda/cuda_device.h"
 #include "tests/runtime/comm/contract_cases.h"
 #include "tests/support/run_ranks.h"
 
@@ -67,5 +68,27 @@ int main(int argc, char** argv) {
   ashlar::register_on_threads(3, "Messages", {.buffer_bytes = kBufferBytes, .carrier = ashlar::Carrier::kMessages});
   ashlar::register_on_threads(4, "Messages", {.buffer_bytes = kBufferBytes, .carrier = ashlar::Carrier::kMessages});
   ashlar::register_on_threads(2, "Queued", {.queued_streams = true, .buffer_bytes = kBufferBytes});
+  const auto on_device = [&](int num_ranks, const std::string& suffix, const ashlar::DeviceRequest& device) {
+    ashlar::register_on_threads(num_ranks, suffix, {.buffer_bytes = kBufferBytes, .device = device});
+  };
+  // Pieces smaller than the host communicator's, and no multiple of them.
+  constexpr size_t kStagingBytes = kBufferBytes / 2 + 64;
+  for (const int num_ranks : {1, 3}) {
+    ashlar::register_on_threads(
+        num_ranks, "StagedQueued",
+        {.queued_streams = true,
+         .buffer_bytes = kBufferBytes,
+         .device = {.backend = ashlar::DeviceBackend::kStaged, .staging_bytes = kStagingBytes}});
+  }
+  if (ashlar::num_cuda_devices() > 0) {  // stand-ins, or real ones
+    for (const int num_ranks : {1, 2, 4, 8}) {
+      const ashlar::DeviceRequest own{
+          .kind = ashlar::DeviceKind::kCuda, .backend = ashlar::DeviceBackend::kStaged, .staging_bytes = kStagingBytes};
+      ashlar::DeviceRequest shared = own;
+      shared.gpu_index = 0;
+      on_device(num_ranks, "Staged", own);
+      on_device(num_ranks, "StagedOneGpu", shared);
+    }
+  }
   return RUN_ALL_TESTS();
 }
