@@ -1,7 +1,9 @@
 // Chooses between the two forms of attention, and the part of backward that they share.
 #include "kernels/cuda/attention.h"
 
-#include "kernels/cuda/attention_plain.cuh"
+#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/block_sum.cuh"
+#include "kernels/cuda/pack.cuh"
 
 namespace ashlar::kernels::cuda {
 namespace {
@@ -14,10 +16,6 @@ constexpr int kDeltaLanes = 8;  // per row
 template <typename T>
 __global__ void __launch_bounds__(kDeltaThreads)
     attention_delta_kernel(float* delta, const T* dout, const T* out, AttentionSizes sizes, int64_t rows, bool wide) {
-  constexpr int kPack = 16 / static_cast<int>(sizeof(T));
-  struct Elements {
-    T v[kPack];
-  };
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * kDeltaThreads + threadIdx.x) / kDeltaLanes;
   const int lane = static_cast<int>(threadIdx.x) % kDeltaLanes;
   const bool inside = row < rows;
@@ -25,27 +23,19 @@ __global__ void __launch_bounds__(kDeltaThreads)
   if (inside) {
     const T* a = dout + row * sizes.head_dim;
     const T* b = out + row * sizes.head_dim;
-    for (int d = lane * kPack; d < sizes.head_dim; d += kDeltaLanes * kPack) {
-      if (wide) {
-        const uint4 a_bits = load16<uint4>(a + d);
-        const uint4 b_bits = load16<uint4>(b + d);
-        Elements x, y;
-        memcpy(&x, &a_bits, sizeof x);
-        memcpy(&y, &b_bits, sizeof y);
+    constexpr int kSize = kPackOf<T>;
+    for (int d = lane * kSize; d < sizes.head_dim; d += kDeltaLanes * kSize) {
+      const Pack<kSize> x = load_pack<kSize>(a + d, sizes.head_dim - d, wide);
+      const Pack<kSize> y = load_pack<kSize>(b + d, sizes.head_dim - d, wide);
 #pragma unroll
-        for (int i = 0; i < kPack; ++i) {
-          sum += element_to_float(x.v[i]) * element_to_float(y.v[i]);
-        }
-      } else {
-        for (int i = d; i < min(d + kPack, sizes.head_dim); ++i) {
-          sum += element_to_float(a[i]) * element_to_float(b[i]);
-        }
+      for (int i = 0; i < kSize; ++i) {
+        sum += x.v[i] * y.v[i];
       }
     }
   }
 #pragma unroll
   for (int width = kDeltaLanes / 2; width > 0; width /= 2) {
-    sum += __shfl_xor_sync(0xFFFFFFFFu, sum, width);
+    sum += __shfl_xor_sync(kAllLanes, sum, width);
   }
   if (inside && lane == 0) {
     const int64_t token = row / sizes.num_heads;
@@ -132,26 +122,12 @@ void backward(void* dq, void* dk, void* dv, const void* dout, const void* out, c
 }  // namespace
 
 void attention_forward(void* out, float* lse, const AttentionCall& call, StreamHandle stream) {
-  switch (call.element) {
-    case Element::kF32:
-      return forward<float>(out, lse, call, stream);
-    case Element::kBf16:
-      return forward<__nv_bfloat16>(out, lse, call, stream);
-    case Element::kF16:
-      return forward<__half>(out, lse, call, stream);
-  }
+  with_element(call.element, [&]<typename T>(T) { forward<T>(out, lse, call, stream); });
 }
 
 void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                         const AttentionCall& call, float* delta, StreamHandle stream) {
-  switch (call.element) {
-    case Element::kF32:
-      return backward<float>(dq, dk, dv, dout, out, lse, call, delta, stream);
-    case Element::kBf16:
-      return backward<__nv_bfloat16>(dq, dk, dv, dout, out, lse, call, delta, stream);
-    case Element::kF16:
-      return backward<__half>(dq, dk, dv, dout, out, lse, call, delta, stream);
-  }
+  with_element(call.element, [&]<typename T>(T) { backward<T>(dq, dk, dv, dout, out, lse, call, delta, stream); });
 }
 
 }  // namespace ashlar::kernels::cuda

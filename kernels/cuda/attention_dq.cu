@@ -148,9 +148,9 @@ void attention_dq_mma(const AttentionGradients<T>& gradients, const AttentionInp
   }
 }
 
-template void attention_dq_mma(const AttentionGradients<__nv_bfloat16>&, const AttentionInputs<__nv_bfloat16>&,
-                               const AttentionSizes&, AttentionGrid, StreamHandle);
-template void attention_dq_mma(const AttentionGradients<__half>&, const AttentionInputs<__half>&, const AttentionSizes&,
+template void attention_dq_mma(const AttentionGradients<Bf16>&, const AttentionInputs<Bf16>&, const AttentionSizes&,
+                               AttentionGrid, StreamHandle);
+template void attention_dq_mma(const AttentionGradients<F16>&, const AttentionInputs<F16>&, const AttentionSizes&,
                                AttentionGrid, StreamHandle);
 
 }  // namespace ashlar::kernels::cuda

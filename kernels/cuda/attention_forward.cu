@@ -29,8 +29,8 @@ DEVICE_INLINE void online_softmax(float (&s)[kRowTiles][kTiles][4], float (&out)
       for (int n = 0; n < kTiles; ++n) {
         x = fmaxf(x, fmaxf(s[m][n][half * 2], s[m][n][half * 2 + 1]));
       }
-      x = fmaxf(x, __shfl_xor_sync(kWholeWarp, x, 1));
-      x = fmaxf(x, __shfl_xor_sync(kWholeWarp, x, 2));
+      x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
+      x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
       const float offset = x == -INFINITY ? 0.0f : x * scale_log2;  // a row whose keys are all in blocks to come
       const float rescale = exp2_approx(largest[m][half] * scale_log2 - offset);
       largest[m][half] = x;
@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(kMmaThreads)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float denominator = sum[m][half];
-      denominator += __shfl_xor_sync(kWholeWarp, denominator, 1);
-      denominator += __shfl_xor_sync(kWholeWarp, denominator, 2);
+      denominator += __shfl_xor_sync(kAllLanes, denominator, 1);
+      denominator += __shfl_xor_sync(kAllLanes, denominator, 2);
       factor[m][half] = (kDropout ? sizes.dropout.keep_scale : 1.0f) / denominator;
       const int query = warp_query + m * 16 + half * 8 + lane / 4;
       if (lane % 4 == 0 && query < sizes.length) {
@@ -172,9 +172,9 @@ void attention_forward_mma(T* out, float* lse, const AttentionInputs<T>& in, con
   }
 }
 
-template void attention_forward_mma(__nv_bfloat16*, float*, const AttentionInputs<__nv_bfloat16>&,
-                                    const AttentionSizes&, AttentionGrid, StreamHandle);
-template void attention_forward_mma(__half*, float*, const AttentionInputs<__half>&, const AttentionSizes&,
-                                    AttentionGrid, StreamHandle);
+template void attention_forward_mma(Bf16*, float*, const AttentionInputs<Bf16>&, const AttentionSizes&, AttentionGrid,
+                                    StreamHandle);
+template void attention_forward_mma(F16*, float*, const AttentionInputs<F16>&, const AttentionSizes&, AttentionGrid,
+                                    StreamHandle);
 
 }  // namespace ashlar::kernels::cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/block_sum.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/philox.cuh"
 
@@ -14,24 +15,11 @@ inline constexpr int kMmaThreads = 128;
 inline constexpr int kMmaWarps = kMmaThreads / 32;
 
 // d [16,8] += a [16,16] b [16,8]
-DEVICE_INLINE void mma(__nv_bfloat16, float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+DEVICE_INLINE void mma(Bf16, float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   mma_bf16(d, a, b0, b1);
 }
-DEVICE_INLINE void mma(__half, float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+DEVICE_INLINE void mma(F16, float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   mma_f16(d, a, b0, b1);
-}
-
-DEVICE_INLINE uint32_t pack_pair(__nv_bfloat16, float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  uint32_t bits;
-  memcpy(&bits, &pair, sizeof bits);
-  return bits;
-}
-DEVICE_INLINE uint32_t pack_pair(__half, float low, float high) {
-  const __half2 pair = __floats2half2_rn(low, high);
-  uint32_t bits;
-  memcpy(&bits, &pair, sizeof bits);
-  return bits;
 }
 
 // Bytes from the start of a tile to 16-byte chunk `chunk` of a row. The exclusive or spreads eight rows over all banks.
@@ -95,10 +83,10 @@ DEVICE_INLINE void add_product(float (&sum)[kRowTiles][kDim / 8][4], const float
     uint32_t a[kRowTiles][4];
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
-      a[m][0] = pack_pair(T(), p[m][k * 2][0], p[m][k * 2][1]);
-      a[m][1] = pack_pair(T(), p[m][k * 2][2], p[m][k * 2][3]);
-      a[m][2] = pack_pair(T(), p[m][k * 2 + 1][0], p[m][k * 2 + 1][1]);
-      a[m][3] = pack_pair(T(), p[m][k * 2 + 1][2], p[m][k * 2 + 1][3]);
+      a[m][0] = pack_pair<T>(p[m][k * 2][0], p[m][k * 2][1]);
+      a[m][1] = pack_pair<T>(p[m][k * 2][2], p[m][k * 2][3]);
+      a[m][2] = pack_pair<T>(p[m][k * 2 + 1][0], p[m][k * 2 + 1][1]);
+      a[m][3] = pack_pair<T>(p[m][k * 2 + 1][2], p[m][k * 2 + 1][3]);
     }
 #pragma unroll
     for (int n = 0; n < kDim / 16; ++n) {
@@ -147,7 +135,7 @@ DEVICE_INLINE void store_rows(T* to, int64_t row_stride, int first, int length, 
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n) {
         const uint32_t pair =
-            pack_pair(T(), sum[m][n][half * 2] * factor[m][half], sum[m][n][half * 2 + 1] * factor[m][half]);
+            pack_pair<T>(sum[m][n][half * 2] * factor[m][half], sum[m][n][half * 2 + 1] * factor[m][half]);
         *reinterpret_cast<uint32_t*>(staging + chunk_offset<kDim>(row, n) + lane % 4 * 4) = pair;
       }
     }
@@ -178,8 +166,6 @@ DEVICE_INLINE uint32_t keep_bits(const AttentionDropout& dropout, int key_group,
   return bits;
 }
 
-inline constexpr uint32_t kWholeWarp = 0xFFFFFFFFu;
-
 // Which of the four accumulators of a lane are kept, as bits, in a product of queries (rows `query` and `query` + 8 are
 // this lane's) and keys (`first_key` is the tile's first, a multiple of 8). Two lanes share two blocks of Philox, so
 // each makes one.
@@ -187,7 +173,7 @@ DEVICE_INLINE uint32_t keep_bits_of_queries(const AttentionDropout& dropout, int
                                             uint32_t sample, int lane) {
   const bool odd = lane % 2 != 0;
   const uint32_t mine = keep_bits(dropout, first_key / 4 + lane % 4 / 2, query + (odd ? 8 : 0), head, sample);
-  const uint32_t other = __shfl_xor_sync(kWholeWarp, mine, 1);
+  const uint32_t other = __shfl_xor_sync(kAllLanes, mine, 1);
   const int shift = odd ? 2 : 0;
   const uint32_t upper = (odd ? other : mine) >> shift & 3;
   const uint32_t lower = (odd ? mine : other) >> shift & 3;
@@ -201,8 +187,8 @@ DEVICE_INLINE uint32_t keep_bits_of_keys(const AttentionDropout& dropout, int qu
   const int key = lane / 4 % 4;  // within its four; also the number of the accumulator whose block this lane makes
   const int key_group = first_key / 4 + lane / 16 + key / 2 * 2;
   uint32_t bits = keep_bits(dropout, key_group, query + key % 2, head, sample) << (key * 4);
-  bits |= __shfl_xor_sync(kWholeWarp, bits, 4);
-  bits |= __shfl_xor_sync(kWholeWarp, bits, 8);
+  bits |= __shfl_xor_sync(kAllLanes, bits, 4);
+  bits |= __shfl_xor_sync(kAllLanes, bits, 8);
   bits >>= key;
   return (bits & 1) | (bits >> 3 & 2) | (bits >> 6 & 4) | (bits >> 9 & 8);
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/block_sum.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/philox.cuh"
 
@@ -14,25 +15,6 @@ inline constexpr int kPlainSide = 8;
 inline constexpr int kPlainThreads = kPlainSide * kPlainSide;
 inline constexpr int kPlainEach = kPlainRows / kPlainSide;  // rows, and columns of scores, per thread
 inline constexpr int kPlainScoreRow = kPlainRows + 1;
-
-DEVICE_INLINE float element_to_float(float x) {
-  return x;
-}
-DEVICE_INLINE float element_to_float(__nv_bfloat16 x) {
-  return __bfloat162float(x);
-}
-DEVICE_INLINE float element_to_float(__half x) {
-  return __half2float(x);
-}
-DEVICE_INLINE void set_element(float& to, float x) {
-  to = x;
-}
-DEVICE_INLINE void set_element(__nv_bfloat16& to, float x) {
-  to = __float2bfloat16_rn(x);
-}
-DEVICE_INLINE void set_element(__half& to, float x) {
-  to = __float2half_rn(x);
-}
 
 // Row length of a tile in shared memory: whole steps of 8 columns, and odd, so that 8 rows lie in different banks.
 __host__ __device__ inline int plain_row(int head_dim) {
@@ -46,7 +28,7 @@ DEVICE_INLINE void load_plain_tile(float* to, const T* from, int row_stride, int
   for (int r = static_cast<int>(threadIdx.x) / 32; r < kPlainRows; r += kPlainThreads / 32) {
     const T* source = from + static_cast<int64_t>(first + r) * row_stride;
     for (int d = static_cast<int>(threadIdx.x) % 32; d < columns; d += 32) {
-      to[r * (columns + 1) + d] = first + r < length && d < head_dim ? element_to_float(source[d]) : 0.0f;
+      to[r * (columns + 1) + d] = first + r < length && d < head_dim ? to_float(source[d]) : 0.0f;
     }
   }
 }
@@ -115,7 +97,7 @@ DEVICE_INLINE void store_plain_rows(T* to, int64_t row_stride, int first, int le
     for (int c = 0; c < kSums; ++c) {
       const int column = first_column + c * kPlainSide + tx;
       if (row < length && column < head_dim) {
-        set_element(to[row * row_stride + column], sum[i][c] * factor[i]);
+        to[row * row_stride + column] = from_float<T>(sum[i][c] * factor[i]);
       }
     }
   }

@@ -168,15 +168,14 @@ void attention_backward_plain(const AttentionGradients<float>& gradients, const 
                        : launch_backward<float, 16>(gradients, in, sizes, grid, stream);
 }
 template <>
-void attention_backward_plain(const AttentionGradients<__nv_bfloat16>& gradients,
-                              const AttentionInputs<__nv_bfloat16>& in, const AttentionSizes& sizes, AttentionGrid grid,
-                              StreamHandle stream) {
-  launch_backward<__nv_bfloat16, 16>(gradients, in, sizes, grid, stream);
+void attention_backward_plain(const AttentionGradients<Bf16>& gradients, const AttentionInputs<Bf16>& in,
+                              const AttentionSizes& sizes, AttentionGrid grid, StreamHandle stream) {
+  launch_backward<Bf16, 16>(gradients, in, sizes, grid, stream);
 }
 template <>
-void attention_backward_plain(const AttentionGradients<__half>& gradients, const AttentionInputs<__half>& in,
+void attention_backward_plain(const AttentionGradients<F16>& gradients, const AttentionInputs<F16>& in,
                               const AttentionSizes& sizes, AttentionGrid grid, StreamHandle stream) {
-  launch_backward<__half, 16>(gradients, in, sizes, grid, stream);
+  launch_backward<F16, 16>(gradients, in, sizes, grid, stream);
 }
 
 }  // namespace ashlar::kernels::cuda

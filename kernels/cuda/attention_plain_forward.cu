@@ -3,8 +3,6 @@
 namespace ashlar::kernels::cuda {
 namespace {
 
-constexpr uint32_t kWholeWarp = 0xFFFFFFFFu;
-
 size_t shared_bytes(int head_dim) {
   return static_cast<size_t>(3 * kPlainRows * plain_row(head_dim) + kPlainRows * kPlainScoreRow) * sizeof(float);
 }
@@ -52,9 +50,9 @@ __global__ void __launch_bounds__(kPlainThreads)
         s[i][j] = first_key + tx + j * kPlainSide > query ? -INFINITY : s[i][j];
         x = fmaxf(x, s[i][j]);
       }
-      x = fmaxf(x, __shfl_xor_sync(kWholeWarp, x, 1));
-      x = fmaxf(x, __shfl_xor_sync(kWholeWarp, x, 2));
-      x = fmaxf(x, __shfl_xor_sync(kWholeWarp, x, 4));
+      x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
+      x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
+      x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 4));
       const float offset = x == -INFINITY ? 0.0f : x * sizes.scale_log2;  // a row of NaN
       const float rescale = exp2_approx(largest[i] * sizes.scale_log2 - offset);
       largest[i] = x;
@@ -82,9 +80,9 @@ __global__ void __launch_bounds__(kPlainThreads)
 #pragma unroll
   for (int i = 0; i < kPlainEach; ++i) {
     float denominator = sum[i];
-    denominator += __shfl_xor_sync(kWholeWarp, denominator, 1);
-    denominator += __shfl_xor_sync(kWholeWarp, denominator, 2);
-    denominator += __shfl_xor_sync(kWholeWarp, denominator, 4);
+    denominator += __shfl_xor_sync(kAllLanes, denominator, 1);
+    denominator += __shfl_xor_sync(kAllLanes, denominator, 2);
+    denominator += __shfl_xor_sync(kAllLanes, denominator, 4);
     factor[i] = 1.0f / denominator;
     const int query = first_query + ty + i * kPlainSide;
     if (tx == 0 && first_column == 0 && query < sizes.length) {
@@ -116,14 +114,14 @@ void attention_forward_plain(float* out, float* lse, const AttentionInputs<float
                        : launch_forward<float, 16>(out, lse, in, sizes, grid, stream);
 }
 template <>
-void attention_forward_plain(__nv_bfloat16* out, float* lse, const AttentionInputs<__nv_bfloat16>& in,
-                             const AttentionSizes& sizes, AttentionGrid grid, StreamHandle stream) {
-  launch_forward<__nv_bfloat16, 16>(out, lse, in, sizes, grid, stream);
+void attention_forward_plain(Bf16* out, float* lse, const AttentionInputs<Bf16>& in, const AttentionSizes& sizes,
+                             AttentionGrid grid, StreamHandle stream) {
+  launch_forward<Bf16, 16>(out, lse, in, sizes, grid, stream);
 }
 template <>
-void attention_forward_plain(__half* out, float* lse, const AttentionInputs<__half>& in, const AttentionSizes& sizes,
+void attention_forward_plain(F16* out, float* lse, const AttentionInputs<F16>& in, const AttentionSizes& sizes,
                              AttentionGrid grid, StreamHandle stream) {
-  launch_forward<__half, 16>(out, lse, in, sizes, grid, stream);
+  launch_forward<F16, 16>(out, lse, in, sizes, grid, stream);
 }
 
 }  // namespace ashlar::kernels::cuda
