@@ -40,6 +40,26 @@ endif()
 
 if(ASHLAR_CUDA)
   find_package(CUDAToolkit QUIET) # the headers and the runtime library; a GPU or a driver is asked for only when a job starts
+  # cuBLASLt is opened when a job starts, so a build needs its header alone.
+  find_path(CUBLASLT_INCLUDE_DIR cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  if(CUDAToolkit_FOUND AND NOT CUBLASLT_INCLUDE_DIR)
+    set(CUDAToolkit_FOUND OFF)
+    set(CUDAToolkit_NVCC_EXECUTABLE "")
+    set(ashlar_cuda_lacks " (the CUDA toolkit ${CUDAToolkit_VERSION} is here, but not its cublasLt.h)")
+  endif()
+endif()
+
+# NCCL's header is enough for an emulated build, whose NCCL is a stand-in.
+set(NCCL_FOUND OFF)
+if(CUDAToolkit_FOUND)
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/lib)
+  if(NCCL_INCLUDE_DIR AND (NCCL_LIBRARY OR ASHLAR_EMULATED))
+    set(NCCL_FOUND ON)
+    file(STRINGS ${NCCL_INCLUDE_DIR}/nccl.h nccl_version_lines REGEX "#define NCCL_(MAJOR|MINOR|PATCH) ")
+    string(REGEX REPLACE "[^0-9]+" "." NCCL_VERSION "${nccl_version_lines}")
+    string(REGEX REPLACE "^\\.|\\.$" "" NCCL_VERSION "${NCCL_VERSION}")
+  endif()
 endif()
 
 if(ASHLAR_EMULATED)
@@ -70,6 +90,7 @@ function(ashlar_print_summary)
   else()
     ashlar_summary_line("CUDA" CUDAToolkit_FOUND
                         "${CUDAToolkit_VERSION}, CUDA devices and kernels (never run on a GPU yet; preset emulated tests them)"
-                        "no CUDA devices; the device is the CPU")
+                        "no CUDA devices; the device is the CPU${ashlar_cuda_lacks}")
   endif()
+  ashlar_summary_line("NCCL" NCCL_FOUND "${NCCL_VERSION}, --distributed-backend nccl" "GPUs talk through MPI (staged) only")
 endfunction()

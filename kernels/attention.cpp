@@ -17,9 +17,8 @@ cpu::AttentionSizes sizes_of(std::string_view op, const Shape& qkv, double scale
   REQUIRE(qkv[4] <= cpu::kMaxHeadDim, ErrorCode::kUsage,
           "attention on the CPU takes at most {} values per head, got {} (--hidden-size / --num-attention-heads)",
           cpu::kMaxHeadDim, qkv[4]);
-  REQUIRE(dropout.probability == 0, ErrorCode::kUsage,
-          "--attention-dropout: attention on the CPU drops nothing, got {}", dropout.probability);
-  return {qkv[0], qkv[1], qkv[3], qkv[4], scale};
+  DCHECK(dropout.probability >= 0 && dropout.probability < 1, "{}: dropout {}", op, dropout.probability);
+  return {qkv[0], qkv[1], qkv[3], qkv[4], scale, dropout};
 }
 
 }  // namespace
