@@ -20,7 +20,10 @@ from pathlib import Path
 
 TABLE = Path(__file__).resolve().parent.parent / "kernels" / "cuda" / "kernel_table.txt"
 
-# What must hold whatever the table says: (source, kernel, arch; all patterns), column, comparison, limit, reason.
+# What must hold whatever the table says: patterns of source, kernel and arch; column, comparison, limit, reason. Besides
+# the table's columns there are `narrow`, accesses of global memory of less than 16 bytes, and `wide loads` and `wide
+# stores`, those of 16 bytes, or of 8 where 16-bit elements walk beside fp32 ones.
+BANDWIDTH = "activation|bias|cast|cross_entropy|embedding|layernorm_.*|optimizer|partial_rows|random|reduce"
 RULES = [
     (".*", ".*", ".*", "RED", "<=", 0, "sums do not depend on the order of threads: no atomics"),
     (".*", ".*", ".*", "ATOM", "<=", 0, "sums do not depend on the order of threads: no atomics"),
@@ -30,6 +33,14 @@ RULES = [
     ("gemm_.*", ".*", ".*", "STL", "<=", 0, "accumulators stay in registers"),
     ("gemm_(nt|nn|tn)", ".*", ".*", "HMMA", ">=", 64, "a step is 64 tensor-core products per warp"),
     ("gemm_.*", ".*", ".*", "narrow", "<=", 0, "operands and results move in 16 bytes"),
+    ("attention_forward", ".*,64,.*", "sm_80", "stack", "<=", 0, "head size 64 fits into registers"),
+    ("attention_forward", ".*,64,.*", "sm_80", "LDL", "<=", 0, "head size 64 fits into registers"),
+    ("attention_forward", ".*,64,.*", "sm_80", "STL", "<=", 0, "head size 64 fits into registers"),
+    ("attention_forward", ".*,128,.*", "sm_80", "stack", "<=", 96, "head size 128 nearly fits into registers"),
+    ("attention_(forward|dkv|dq)", ".*", ".*", "HMMA", ">=", 1, "products are the tensor cores'"),
+    ("attention_(forward|dkv|dq)", ".*", ".*", "wide stores", ">=", 8, "results move in 16 bytes"),
+    (BANDWIDTH, "(?!fill_random|sum_in_order).*", ".*", "wide loads", ">=", 1, "bulk reads are of 16 bytes, or 8"),
+    (BANDWIDTH, "(?!cross_entropy_stats|sum_in_order).*", ".*", "wide stores", ">=", 1, "bulk writes are of 16 bytes, or 8"),
 ]
 
 # Opcodes are the low 12 bits of an instruction of 16 bytes; bits 73 to 75 are the width of an access. Found by compiling
@@ -194,10 +205,14 @@ def differences(is_rows, was_rows):
 
 def broken_rules(rows):
     for key, columns in sorted(rows.items()):
-        narrow = sum(n for column, n in columns.items() if re.fullmatch(r"(LDG|STG|LDGSTS)\.(8|16|32|64)", column))
+        def total(pattern):
+            return sum(n for column, n in columns.items() if re.fullmatch(pattern, column))
+
+        derived = {"narrow": total(r"(LDG|STG|LDGSTS)\.(8|16|32|64)"), "wide loads": total(r"(LDG|LDGSTS)\.(64|128)"),
+                   "wide stores": total(r"STG\.(64|128)")}
         for *patterns, column, comparison, limit, reason in RULES:
             if all(re.fullmatch(pattern, part) for pattern, part in zip(patterns, key)):
-                value = narrow if column == "narrow" else columns.get(column, 0)
+                value = derived.get(column, columns.get(column, 0))
                 if not (value <= limit if comparison == "<=" else value >= limit):
                     yield f"{' '.join(key)}: {column} is {value}, the rule is {comparison} {limit}: {reason}"
 
