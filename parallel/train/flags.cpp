@@ -234,6 +234,8 @@ std::string group_name(FlagGroup group) {
       return "Model";
     case FlagGroup::kGrid:
       return "Grid";
+    case FlagGroup::kDevice:
+      return "Device";
     case FlagGroup::kBatch:
       return "Batch";
     case FlagGroup::kOptimizer:

@@ -19,7 +19,7 @@ enum class FlagStatus {
   kReplaced,  // a name Megatron dropped: an error that names its successor
 };
 
-enum class FlagGroup { kModel, kGrid, kBatch, kOptimizer, kData, kCheckpoints, kOutput, kRun, kTest };
+enum class FlagGroup { kModel, kGrid, kDevice, kBatch, kOptimizer, kData, kCheckpoints, kOutput, kRun, kTest };
 
 // A setting that is not a plain member: how text becomes it, and how it is shown (null: another flag shows it).
 struct CustomSetting {

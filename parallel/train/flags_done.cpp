@@ -119,8 +119,26 @@ void model_and_grid(Rows& t) {
       .one_of({"1f1b", "gpipe"});
   t.row("ddp-bucket-size", &O::ddp_bucket_size, "N", "elements of one gradient all-reduce over the data axis")
       .at_least(1);
+  t.row("distributed-backend", &O::distributed_backend, "NAME",
+        "what carries data between ranks: nccl for a GPU a rank; staged for GPUs by way of the host, also with several "
+        "ranks on one GPU; mpi for CPUs")
+      .one_of({"nccl", "staged", "mpi"}, {"gloo"})
+      .by_default("nccl on GPUs, mpi on CPUs");
   t.row("distributed-timeout-minutes", kTimeout, "TIME",
-        "longest wait for other ranks before the run ends with a report: minutes (10, 10m) or seconds (30s)");
+        "longest wait for other ranks, at the start too, before the run ends with a report: minutes (10, 10m) or "
+        "seconds (30s)");
+
+  t.group(FlagGroup::kDevice);
+  t.row("device", &O::device, "NAME",
+        "where the ranks compute; auto: on GPUs when this build and every host have one for each rank, else on the CPU")
+      .one_of({"cuda", "cpu", "auto"});
+  t.row("bf16", &O::bf16, "",
+        "weights and activations in bf16, with fp32 master weights and gradients; on a CPU bf16 is how numbers are "
+        "stored, sums are fp32");
+  t.row("gemm", &O::gemm, "NAME",
+        "matrix products on GPUs: cuBLASLt, our own kernels (16-bit operands), or whichever fits")
+      .one_of({"auto", "own", "cublaslt"});
+  t.row("allow-tf32", &O::allow_tf32, "", "fp32 matrix products on GPUs may round their operands to TF32");
 }
 
 void batch_and_optimizer(Rows& t) {

@@ -109,6 +109,16 @@ void check_activation(const Values& given, const std::string& where) {
   }
 }
 
+// Two precisions are a mistake of the user, whatever this version can do with either.
+void check_precision(const Values& words, const Values& file) {
+  const auto asked = [&](const char* name) {
+    const auto word = words.find(name), line = file.find(name);
+    return word != words.end() ? word->second.front() == "true" : line != file.end() && line->second.front() == "true";
+  };
+  REQUIRE(!asked("bf16") || !asked("fp16"), ErrorCode::kUsage,
+          "--bf16 and --fp16 contradict each other: give one of them; this version trains with --bf16");
+}
+
 Values read_config_file(const std::string& path) {
   std::vector<CLI::ConfigItem> items;
   try {
@@ -154,6 +164,9 @@ std::vector<std::string> unused_notes(const std::set<std::string>& given, const 
   unused("eval-iters", o.eval_interval == 0, "without --eval-interval there is no validation");
   unused("split", !o.train_data_path.empty() || o.mock_data, "it splits the data of --data-path");
   unused("check-weight-hash", o.metrics_file.empty(), "the hashes go to --metrics-file");
+  for (const char* name : {"gemm", "allow-tf32"}) {
+    unused(name, o.device == "cpu", "--device cpu: it is about matrix products on GPUs");
+  }
   unused("exit-on-missing-checkpoint", o.load.empty(), "there is no --load");
   return notes;
 }
@@ -202,6 +215,7 @@ ParsedCommand parse_train_options(const std::vector<std::string>& args) {
   for (const auto& [name, values] : words) {
     apply(*find_flag(name), values, "--" + name);
   }
+  check_precision(words, file);
   REQUIRE(problems.empty(), ErrorCode::kUsage, "{}", fmt::join(problems, "\n"));
   check_activation(words, "");
   check_activation(file, words.count("config") ? words.at("config").front() + ": " : "");

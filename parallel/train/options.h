@@ -84,6 +84,13 @@ struct TrainOptions {
   std::string save_hf, load_hf;
   double distributed_timeout_seconds = 600;
 
+  // devices and numbers
+  std::string device = "auto";      // cuda, cpu, auto; DeviceWorld's kind once the ranks have met
+  std::string distributed_backend;  // nccl, staged, mpi; empty: nccl on GPUs, mpi on CPUs
+  std::string gemm = "auto";        // auto, own, cublaslt
+  bool allow_tf32 = false;
+  bool bf16 = false;
+
   // actions other than training
   bool dry_run = false;
   int world_size = 0;         // with dry_run: plan for this many ranks

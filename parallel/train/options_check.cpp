@@ -179,6 +179,21 @@ void check_data(const TrainOptions& o, Problems& problems) {
                   o.eval_interval, o.split);
 }
 
+void check_device(const TrainOptions& o, Problems& problems) {
+  problems.add_if(o.device == "cuda" && o.distributed_backend == "mpi",
+                  "--device cuda and --distributed-backend mpi contradict each other: MPI carries host memory; give "
+                  "--distributed-backend nccl or staged, or --device cpu");
+  problems.add_if(o.device == "cpu" && !o.distributed_backend.empty() && o.distributed_backend != "mpi",
+                  "--device cpu and --distributed-backend {} contradict each other: {} carries memory of GPUs; give "
+                  "--distributed-backend mpi, or --device cuda",
+                  o.distributed_backend, o.distributed_backend);
+  problems.add_if(o.gemm == "own" && !o.bf16,
+                  "--gemm own needs --bf16: our kernels take 16-bit operands; give --gemm auto or cublaslt for fp32");
+  problems.add_if(o.allow_tf32 && o.bf16,
+                  "--allow-tf32 and --bf16 contradict each other: TF32 is about products of fp32 operands; give one of "
+                  "them");
+}
+
 void check_files_and_run(const TrainOptions& o, Problems& problems) {
   problems.add_if(o.save_interval > 0 && o.save.empty(), "--save-interval {} needs --save DIR", o.save_interval);
   // With --load DIR --save DIR the Hugging Face weights are the fresh start, and later runs go on from DIR.
@@ -289,6 +304,7 @@ void validate_options(const TrainOptions& options) {
   check_model(options, problems);
   check_length_and_rate(options, problems);
   check_data(options, problems);
+  check_device(options, problems);
   check_files_and_run(options, problems);
   problems.raise();
 }

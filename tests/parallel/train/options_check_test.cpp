@@ -15,6 +15,25 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
+TEST(Check, DeviceAndBackendMustFit) {
+  EXPECT_THAT(resolve_refusal({"--device", "cuda", "--distributed-backend", "mpi"}),
+              AllOf(HasSubstr("--device cuda and --distributed-backend mpi contradict"), HasSubstr("nccl or staged")));
+  for (const char* backend : {"nccl", "staged"}) {
+    EXPECT_THAT(
+        resolve_refusal({"--device", "cpu", "--distributed-backend", backend}),
+        AllOf(HasSubstr("--device cpu and --distributed-backend"), HasSubstr(backend), HasSubstr("contradict")));
+    EXPECT_NO_THROW(resolve_options(legal_options({"--device", "cuda", "--distributed-backend", backend}), 1));
+    EXPECT_NO_THROW(resolve_options(legal_options({"--distributed-backend", backend}), 1));
+  }
+  EXPECT_NO_THROW(resolve_options(legal_options({"--device", "cpu", "--distributed-backend", "mpi"}), 1));
+}
+
+TEST(Check, MatrixProductsAndPrecisionMustFit) {
+  EXPECT_THAT(resolve_refusal({"--gemm", "own"}), HasSubstr("--gemm own needs --bf16"));
+  EXPECT_NO_THROW(resolve_options(legal_options({"--gemm", "own", "--bf16"}), 1));
+  EXPECT_THAT(resolve_refusal({"--allow-tf32", "--bf16"}), HasSubstr("--allow-tf32 and --bf16 contradict"));
+}
+
 // Case: a value equal to a layer's default is not passed on. Every done flag, both kinds of default: a value, or words
 // that stand for a derived value.
 TEST(Defaults, GivenExplicitlyAreTheSameAsLeftOut) {

@@ -293,8 +293,16 @@ TEST(FlagTable, NeutralNumbersAreComparedAsNumbers) {
   }
   EXPECT_THAT(parse_refusal({"--hidden-dropout", "0.1"}),
               AllOf(HasSubstr("--hidden-dropout 0.1 is not supported yet"), HasSubstr("only 0 is accepted")));
-  EXPECT_THAT(parse_refusal({"--distributed-backend", "nccl"}), HasSubstr("no GPU device"));
+  EXPECT_THAT(parse_refusal({"--distributed-backend", "gloo"}),
+              AllOf(HasSubstr("not supported yet"), HasSubstr("nccl, staged, mpi")));
   EXPECT_NO_THROW(legal_options({"--fp16=false"}));
+}
+
+TEST(FlagTable, TwoPrecisionsContradict) {
+  EXPECT_THAT(parse_refusal({"--bf16", "--fp16"}), HasSubstr("--bf16 and --fp16 contradict"));
+  EXPECT_THAT(parse_refusal({"--fp16"}), AllOf(HasSubstr("comes later"), HasSubstr("--bf16")));
+  EXPECT_TRUE(legal_options({"--bf16", "--fp16=false"}).bf16);
+  EXPECT_FALSE(legal_options().bf16);
 }
 
 TEST(Parse, BothWaysOfGivingAValue) {
