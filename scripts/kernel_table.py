@@ -217,14 +217,21 @@ def broken_rules(rows):
                     yield f"{' '.join(key)}: {column} is {value}, the rule is {comparison} {limit}: {reason}"
 
 
+def dead_rules(rows):
+    for *patterns, _, _, _, reason in RULES:
+        if not any(all(re.fullmatch(pattern, part) for pattern, part in zip(patterns, key)) for key in rows):
+            yield f"the rule for {' '.join(patterns)} ({reason}) is about no kernel"
+
+
 def main():
     parser = argparse.ArgumentParser(description="Compares the machine code of CUDA kernels with a checked-in table.")
     parser.add_argument("--update", action="store_true", help="write the table instead of comparing with it")
+    parser.add_argument("--complete", action="store_true", help="these are all objects: a rule about no kernel is a problem")
     parser.add_argument("--table", type=Path, default=TABLE)
     parser.add_argument("objects", type=Path, nargs="+", metavar="OBJECT")
     arguments = parser.parse_args()
     rows, compiler = measure(arguments.objects)
-    problems = list(broken_rules(rows))
+    problems = list(broken_rules(rows)) + list(dead_rules(rows) if arguments.complete else [])
     if arguments.update:
         arguments.table.write_text(write_table(rows, compiler), encoding="utf-8")
     else:

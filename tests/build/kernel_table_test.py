@@ -99,6 +99,12 @@ class KernelTable(unittest.TestCase):
         self.assertEqual((code, output[:-1]), (1, ["gemm_nt gemm_kernel<bf16> sm_80: not in the table",
                                                    "gemm_nt gemm_kernel<fp16> sm_80: in the table, but not in the build"]))
 
+    def test_rules_about_no_kernel_are_reported(self):
+        code, output = self.run_script("--complete")
+        self.assertEqual(code, 1)
+        self.assertTrue(any(line.startswith("the rule for attention_forward") for line in output), output)
+        self.assertFalse(any(line.startswith("the rule for gemm") for line in output), output)
+
     def test_another_compiler_is_held_against_the_rules_only(self):
         self.write({**GOOD, "compiler": "12.4, V12.4.99"}, regs=201)
         code, output = self.run_script()
