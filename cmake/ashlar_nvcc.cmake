@@ -7,6 +7,7 @@ function(ashlar_nvcc_object out source)
     OUTPUT ${object}
     COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 -O3 ${ARGN} -lineinfo -I${CMAKE_SOURCE_DIR}
             -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler=-Wall,-Wextra,-Werror,-Wno-unused-parameter -Werror all-warnings
+            --no-compress
             -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a
             -MD -MF ${object}.d -c ${source} -o ${object}
     DEPENDS ${source}
