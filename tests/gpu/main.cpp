@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <map>
+#include <set>
 
 #include "runtime/base/error.h"
 #include "tests/gpu/gpu_timer.h"
@@ -11,13 +13,27 @@
 namespace ashlar {
 namespace {
 
+const std::map<std::string, void (*)(Bench&, StepReport&)> kBenchSteps = {
+    {"matmul", check_matmul}, {"attention", check_attention}, {"bandwidth", check_bandwidth}};
+const std::map<std::string, void (*)(bool, StepReport&)> kRankSteps = {
+    {"train", check_train}, {"grid", check_grid}, {"nccl", check_nccl}};
+
+std::set<std::string> step_names() {
+  std::set<std::string> names;
+  for (const auto& [name, step] : kBenchSteps) {
+    names.insert(name);
+  }
+  for (const auto& [name, step] : kRankSteps) {
+    names.insert(name);
+  }
+  return names;
+}
+
 int run(int argc, char** argv) {
   std::string step, out;
   bool tiny = !figures_are_real();
   CLI::App app{"One step of the checks on a GPU. Exit code 1: a result is wrong."};
-  app.add_option("step", step, "matmul, attention, bandwidth, grid or nccl")
-      ->required()
-      ->check(CLI::IsMember({"matmul", "attention", "bandwidth", "grid", "nccl"}));
+  app.add_option("step", step, "what to check")->required()->check(CLI::IsMember(step_names()));
   app.add_option("--out", out, "a JSON file for what is measured");
   app.add_flag("--tiny", tiny, "sizes that show nothing but that the calls work; always in an emulated build");
   try {
@@ -27,12 +43,12 @@ int run(int argc, char** argv) {
   }
   StepReport report(step);
   try {
-    if (step == "grid" || step == "nccl") {
-      (step == "grid" ? check_grid : check_nccl)(tiny, report);
-    } else {
+    const auto on_bench = kBenchSteps.find(step);
+    if (on_bench != kBenchSteps.end()) {
       Bench bench(tiny);
-      const auto check = step == "matmul" ? check_matmul : step == "attention" ? check_attention : check_bandwidth;
-      check(bench, report);
+      on_bench->second(bench, report);
+    } else {
+      kRankSteps.at(step)(tiny, report);
     }
   } catch (const Error& error) {
     report.fail(fmt::format("{} ({})", error.what(), error.place_text()));

@@ -12,5 +12,6 @@ void check_bandwidth(Bench& bench, StepReport& report);
 // Ranks make their own devices.
 void check_grid(bool tiny, StepReport& report);
 void check_nccl(bool tiny, StepReport& report);
+void check_train(bool tiny, StepReport& report);
 
 }  // namespace ashlar
