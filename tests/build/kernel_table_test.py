@@ -64,7 +64,7 @@ class KernelTable(unittest.TestCase):
         self.assertEqual((code, output[:-1]), (1, [f"gemm_nt gemm_kernel<fp16> {line}" for line in lines]))
 
     def test_the_table_can_be_read_and_is_met(self):
-        self.assertIn("gemm_nt gemm_kernel<fp16> sm_80: regs=200 stack=0 shared=64 HMMA=64 LDG.128=2 STG.128=1\n",
+        self.assertIn("gemm_nt gemm_kernel<fp16> sm_80: regs=200 stack=0 shared=64 HMMA=64 LDG.128=2 STG.128=1 between=0\n",
                       self.table.read_text(encoding="utf-8"))
         self.assertEqual(self.run_script(), (0, ["kernel_table.py: 2 kernel instances, 0 problems"]))
 
@@ -92,12 +92,23 @@ class KernelTable(unittest.TestCase):
         self.assert_reported("sm_80: narrow is 1, the rule is <= 0: operands and results move in 16 bytes",
                              flags=("--update",))
 
+    def test_instructions_between_products_are_counted(self):
+        self.write(GOOD, code=GOOD["code"] + [LDG_128] * 76 + [HMMA])
+        self.assert_reported("sm_80: per HMMA is 1.215, the rule is <= 1.2: the tensor cores are kept busy",
+                             flags=("--update",))
+
     def test_new_and_lost_kernels_are_reported(self):
         other = KERNEL.replace("6__half", "13__nv_bfloat16")
         self.write(GOOD, kernel=other)
         code, output = self.run_script()
         self.assertEqual((code, output[:-1]), (1, ["gemm_nt gemm_kernel<bf16> sm_80: not in the table",
                                                    "gemm_nt gemm_kernel<fp16> sm_80: in the table, but not in the build"]))
+
+    def test_rules_about_no_kernel_are_reported(self):
+        code, output = self.run_script("--complete")
+        self.assertEqual(code, 1)
+        self.assertTrue(any(line.startswith("the rule for attention_forward") for line in output), output)
+        self.assertFalse(any(line.startswith("the rule for gemm") for line in output), output)
 
     def test_another_compiler_is_held_against_the_rules_only(self):
         self.write({**GOOD, "compiler": "12.4, V12.4.99"}, regs=201)
