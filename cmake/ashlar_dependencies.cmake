@@ -49,6 +49,19 @@ if(ASHLAR_CUDA)
   endif()
 endif()
 
+# NCCL's header is enough for an emulated build, whose NCCL is a stand-in.
+set(NCCL_FOUND OFF)
+if(CUDAToolkit_FOUND)
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/lib)
+  if(NCCL_INCLUDE_DIR AND (NCCL_LIBRARY OR ASHLAR_EMULATED))
+    set(NCCL_FOUND ON)
+    file(STRINGS ${NCCL_INCLUDE_DIR}/nccl.h nccl_version_lines REGEX "#define NCCL_(MAJOR|MINOR|PATCH) ")
+    string(REGEX REPLACE "[^0-9]+" "." NCCL_VERSION "${nccl_version_lines}")
+    string(REGEX REPLACE "^\\.|\\.$" "" NCCL_VERSION "${NCCL_VERSION}")
+  endif()
+endif()
+
 if(ASHLAR_EMULATED)
   # The emulator needs CUDA's headers, and its instrumentation is that of g++'s ThreadSanitizer.
   ashlar_require(CUDAToolkit_FOUND "the CUDA toolkit (its headers), which -DASHLAR_EMULATED=ON needs," nvidia-cuda-toolkit)
@@ -79,4 +92,5 @@ function(ashlar_print_summary)
                         "${CUDAToolkit_VERSION}, CUDA devices and kernels (never run on a GPU yet; preset emulated tests them)"
                         "no CUDA devices; the device is the CPU${ashlar_cuda_lacks}")
   endif()
+  ashlar_summary_line("NCCL" NCCL_FOUND "${NCCL_VERSION}, --distributed-backend nccl" "GPUs talk through MPI (staged) only")
 endfunction()

@@ -1,5 +1,6 @@
 # NVIDIA's libraries under one name each: the real one, or in an emulated build its stand-in from tests/emulation.
-# What kernels are compiled for: machine code for A100 and for H100/H200, and PTX of the A100's for everything newer.
+# What kernels/cuda/CMakeLists.txt has nvcc compile for: machine code for A100 and for H100/H200, and PTX of the A100's for
+# everything newer. Programs compare it with the GPUs they find.
 set(ASHLAR_CUDA_ARCHITECTURES sm_80 sm_90a compute_80)
 if(NOT CUDAToolkit_FOUND)
   return()
@@ -17,4 +18,13 @@ else()
   add_library(ashlar_cublaslt INTERFACE)
   target_compile_definitions(ashlar_cublaslt INTERFACE ASHLAR_CUDA_LIBRARY_DIR="${CUDAToolkit_LIBRARY_DIR}")
   target_link_libraries(ashlar_cublaslt INTERFACE ${CMAKE_DL_LIBS})
+endif()
+
+if(NCCL_FOUND)
+  add_library(ashlar_nccl INTERFACE)
+  if(ASHLAR_EMULATED)
+    target_link_libraries(ashlar_nccl INTERFACE ashlar_standin_nccl)
+  else()
+    target_link_libraries(ashlar_nccl INTERFACE ${NCCL_LIBRARY})
+  endif()
 endif()

@@ -146,14 +146,15 @@ std::vector<float> plus(std::vector<float> x, const std::vector<float>& y) {
 
 std::vector<float> activated(const std::vector<float>& x, Activation activation) {
   const OnDevice<float> device(x);
-  cuda::activation_forward(device.get(), device.get(), static_cast<int64_t>(x.size()), activation, nullptr);
+  cuda::activation_forward(Element::kF32, device.get(), device.get(), static_cast<int64_t>(x.size()), activation,
+                           nullptr);
   return device.values();
 }
 std::vector<float> activated_backward(const std::vector<float>& dy, const std::vector<float>& x,
                                       Activation activation) {
   const OnDevice<float> device_x(x), device(dy);
-  cuda::activation_backward(device.get(), device.get(), device_x.get(), static_cast<int64_t>(x.size()), activation,
-                            nullptr);
+  cuda::activation_backward(Element::kF32, device.get(), device.get(), device_x.get(), static_cast<int64_t>(x.size()),
+                            activation, nullptr);
   return device.values();
 }
 
@@ -264,6 +265,19 @@ TEST(CudaGemmPlan, SplitsDependOnTheShapeAlone) {
   EXPECT_EQ(splits(65536, 768, 768), 1u);
   EXPECT_EQ(splits(8192, 8192, 8192), 1u);
   EXPECT_EQ(splits(128, 128, 512), 1u);
+}
+
+TEST(CudaGemmPlan, ScratchIsBounded) {
+  MatmulCall call;
+  call.k = 1 << 20;
+  bool is_split = false;
+  for (call.m = 128; call.m <= 4096; call.m += 136) {
+    for (call.n = 128; call.n <= 8192; call.n += 264) {
+      EXPECT_LE(cuda::gemm_scratch_bytes(call), cuda::kGemmMostScratchBytes) << call.m << ' ' << call.n;
+      is_split = is_split || cuda::gemm_scratch_bytes(call) > 0;
+    }
+  }
+  EXPECT_TRUE(is_split);
 }
 
 TEST(CudaGemmPlan, NoSplitIsEmpty) {

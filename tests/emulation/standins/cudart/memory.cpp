@@ -104,11 +104,14 @@ cudaError_t allocate(void** data, size_t bytes, int device) {
   return finish(current_device(), cudaSuccess);
 }
 
-// A real device stands still at a free too, so a program that frees too early may get away with it there.
-void wait_for_all_streams(Lock& lock) {
+// A real device stands still at a free too, so a program that frees too early may get away with it there. Other devices
+// go on: theirs may wait for this one's next operation.
+void wait_for_all_streams(Lock& lock, int device) {
   std::vector<StreamRef> streams;
   for (const auto& [handle, stream] : state().streams) {
-    streams.push_back(stream);
+    if (stream->device == device) {
+      streams.push_back(stream);
+    }
   }
   for (const StreamRef& stream : streams) {
     wait_until(lock, stream, stream->submitted);
@@ -126,10 +129,10 @@ cudaError_t free_memory(void* data, bool pinned, const char* call) {
     return refuse(cudaErrorInvalidValue,
                   std::string(call) + ": " + locate(data, 1).text + " is no start of such a buffer");
   }
-  wait_for_all_streams(lock);
+  const int device = pinned ? current_device() : s.allocations.at(reinterpret_cast<uintptr_t>(data)).device;
+  wait_for_all_streams(lock, device);
   Allocation allocation = std::move(s.allocations.at(reinterpret_cast<uintptr_t>(data)));
   s.allocations.erase(reinterpret_cast<uintptr_t>(data));
-  const int device = pinned ? current_device() : allocation.device;
   for (const auto& [offset, cell] : allocation.cells) {
     std::vector<OperationRef> users = cell.readers;
     users.insert(users.end(), cell.writer == nullptr ? 0 : 1, cell.writer);
