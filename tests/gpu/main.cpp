@@ -1,6 +1,7 @@
 // gpu_check STEP: one step of what scripts/gpu_check.sh runs on a GPU. A process of its own for each step, because a
 // fault on a GPU ends all work of the process.
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
 #include <map>
@@ -13,6 +14,7 @@
 namespace ashlar {
 namespace {
 
+const std::map<std::string, std::string> kCaseSteps = {{"kernels", "Cuda*"}, {"conformance", "Conformance.*"}};
 const std::map<std::string, void (*)(Bench&, StepReport&)> kBenchSteps = {
     {"matmul", check_matmul}, {"attention", check_attention}, {"bandwidth", check_bandwidth}};
 const std::map<std::string, void (*)(bool, StepReport&)> kRankSteps = {
@@ -20,33 +22,39 @@ const std::map<std::string, void (*)(bool, StepReport&)> kRankSteps = {
 
 std::set<std::string> step_names() {
   std::set<std::string> names;
-  for (const auto& [name, step] : kBenchSteps) {
-    names.insert(name);
-  }
-  for (const auto& [name, step] : kRankSteps) {
-    names.insert(name);
-  }
+  const auto add = [&](const auto& steps) {
+    for (const auto& [name, step] : steps) {
+      names.insert(name);
+    }
+  };
+  add(kCaseSteps);
+  add(kBenchSteps);
+  add(kRankSteps);
   return names;
 }
 
 int run(int argc, char** argv) {
-  std::string step, out;
+  testing::InitGoogleTest(&argc, argv);  // takes its own flags away
+  std::string step, name, out, filter;
   bool tiny = !figures_are_real();
   CLI::App app{"One step of the checks on a GPU. Exit code 1: a result is wrong."};
   app.add_option("step", step, "what to check")->required()->check(CLI::IsMember(step_names()));
-  app.add_option("--out", out, "a JSON file for what is measured");
+  app.add_option("--name", name, "what to call it in the JSON file; the step unless given");
+  app.add_option("--out", out, "a JSON file for what is found");
+  app.add_option("--cases", filter, "kernels, conformance: only these cases, as --gtest_filter names them");
   app.add_flag("--tiny", tiny, "sizes that show nothing but that the calls work; always in an emulated build");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : exit_code(ErrorCode::kUsage);
   }
-  StepReport report(step);
+  StepReport report(name.empty() ? step : name);
   try {
-    const auto on_bench = kBenchSteps.find(step);
-    if (on_bench != kBenchSteps.end()) {
+    if (const auto cases = kCaseSteps.find(step); cases != kCaseSteps.end()) {
+      check_cases(filter.empty() ? cases->second : filter, report);
+    } else if (const auto measured = kBenchSteps.find(step); measured != kBenchSteps.end()) {
       Bench bench(tiny);
-      on_bench->second(bench, report);
+      measured->second(bench, report);
     } else {
       kRankSteps.at(step)(tiny, report);
     }

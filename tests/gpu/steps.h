@@ -6,6 +6,9 @@
 
 namespace ashlar {
 
+// The linked cases whose names match.
+void check_cases(const std::string& filter, StepReport& report);
+
 void check_matmul(Bench& bench, StepReport& report);
 void check_attention(Bench& bench, StepReport& report);
 void check_bandwidth(Bench& bench, StepReport& report);
