@@ -55,7 +55,7 @@ void RegionRounds::exchange() {
   ++num_rounds_;
   line(group_.rank).arrivals.store(num_rounds_, std::memory_order_release);
   rank_.wait_until([this] { return all_arrived(); },
-                   [this](double waited) { return late_collective_text(rank_, group_, op_, waited, states()); });
+                   [this](double waited) { return late_collective_text(rank_.recorder(), group_, op_, waited, states()); });
   compare_ = false;
 }
 
