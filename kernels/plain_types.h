@@ -50,17 +50,6 @@ struct VocabShard {
   int64_t num_valid;
 };
 
-// AdamW's numbers of one step (kernels/cuda/optimizer.h).
-struct AdamWArgs {
-  double rate = 0;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0;
-  double grad_scale = 1;
-  int64_t step = 1;  // 1 for the first update
-};
-
 // Who multiplies matrices on a GPU (--gemm): kAuto takes our own kernel where it saves a pass over memory.
 enum class GemmKind { kAuto, kCublasLt, kOwn };
 

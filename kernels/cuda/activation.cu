@@ -6,10 +6,21 @@
 namespace ashlar::kernels::cuda {
 namespace {
 
+// Calls function(F{}) with the functions of an activation. On the host.
 template <typename Function>
-__global__ void __launch_bounds__(kFlatThreads) forward_kernel(float* y, const float* x, int64_t n, bool wide) {
-  const int64_t i = flat_index();
-  Pack p = load_pack(x + i, n - i, wide);
+void with_activation(Activation activation, Function function) {
+  if (activation == Activation::kGeluTanh) {
+    function(GeluTanh{});
+  } else {
+    function(GeluErf{});
+  }
+}
+
+template <typename Function, typename T>
+__global__ void __launch_bounds__(kFlatThreads) activation_forward_kernel(T* y, const T* x, int64_t n, bool wide) {
+  constexpr int kPack = kPackOf<T>;
+  const int64_t i = flat_index<kPack>();
+  auto p = load_pack<kPack>(x + i, n - i, wide);
 #pragma unroll
   for (float& v : p.v) {
     v = Function::value(v);
@@ -17,12 +28,13 @@ __global__ void __launch_bounds__(kFlatThreads) forward_kernel(float* y, const f
   store_pack(y + i, p, n - i, wide);
 }
 
-template <typename Function>
+template <typename Function, typename T>
 __global__ void __launch_bounds__(kFlatThreads)
-    backward_kernel(float* dx, const float* dy, const float* x, int64_t n, bool wide) {
-  const int64_t i = flat_index();
-  const Pack slopes_at = load_pack(x + i, n - i, wide);
-  Pack p = load_pack(dy + i, n - i, wide);
+    activation_backward_kernel(T* dx, const T* dy, const T* x, int64_t n, bool wide) {
+  constexpr int kPack = kPackOf<T>;
+  const int64_t i = flat_index<kPack>();
+  const auto slopes_at = load_pack<kPack>(x + i, n - i, wide);
+  auto p = load_pack<kPack>(dy + i, n - i, wide);
 #pragma unroll
   for (int k = 0; k < kPack; ++k) {
     p.v[k] *= Function::slope(slopes_at.v[k]);
@@ -30,10 +42,12 @@ __global__ void __launch_bounds__(kFlatThreads)
   store_pack(dx + i, p, n - i, wide);
 }
 
-__global__ void __launch_bounds__(kFlatThreads) add_kernel(float* y, const float* x, int64_t n, bool wide) {
-  const int64_t i = flat_index();
-  const Pack a = load_pack(x + i, n - i, wide);
-  Pack p = load_pack(y + i, n - i, wide);
+template <typename T>
+__global__ void __launch_bounds__(kFlatThreads) add_kernel(T* y, const T* x, int64_t n, bool wide) {
+  constexpr int kPack = kPackOf<T>;
+  const int64_t i = flat_index<kPack>();
+  const auto a = load_pack<kPack>(x + i, n - i, wide);
+  auto p = load_pack<kPack>(y + i, n - i, wide);
 #pragma unroll
   for (int k = 0; k < kPack; ++k) {
     p.v[k] += a.v[k];
@@ -41,11 +55,12 @@ __global__ void __launch_bounds__(kFlatThreads) add_kernel(float* y, const float
   store_pack(y + i, p, n - i, wide);
 }
 
-// A block covers 8 rows of 128 columns.
+// A block covers 8 rows of 32 packs.
 constexpr int kRowsPerBlock = 8;
+template <typename T>
 __global__ void __launch_bounds__(32 * kRowsPerBlock)
-    add_bias_residual_kernel(float* out, const float* a, const float* b, const float* bias, int64_t rows,
-                             int64_t columns, bool wide) {
+    add_bias_residual_kernel(T* out, const T* a, const T* b, const T* bias, int64_t rows, int64_t columns, bool wide) {
+  constexpr int kPack = kPackOf<T>;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.y;
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x) * kPack;
   const int64_t left = columns - column;
@@ -53,9 +68,9 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
     return;
   }
   const int64_t at = row * columns + column;
-  Pack p = load_pack(a + at, left, wide);
-  const Pack q = load_pack(b + at, left, wide);
-  const Pack r = bias == nullptr ? Pack{} : load_pack(bias + column, left, wide);
+  auto p = load_pack<kPack>(a + at, left, wide);
+  const auto q = load_pack<kPack>(b + at, left, wide);
+  const auto r = bias == nullptr ? Pack<kPack>{} : load_pack<kPack>(bias + column, left, wide);
 #pragma unroll
   for (int k = 0; k < kPack; ++k) {
     p.v[k] = p.v[k] + q.v[k] + r.v[k];
@@ -65,47 +80,60 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
 
 }  // namespace
 
-void activation_forward(float* y, const float* x, int64_t n, Activation activation, StreamHandle stream) {
+void activation_forward(Element element, void* y, const void* x, int64_t n, Activation activation,
+                        StreamHandle stream) {
   if (n == 0) {
     return;
   }
-  const bool wide = can_be_wide({y, x});
-  if (activation == Activation::kGeluTanh) {
-    LAUNCH(forward_kernel<GeluTanh>, flat_grid(n), dim3(kFlatThreads), 0, stream, y, x, n, wide);
-  } else {
-    LAUNCH(forward_kernel<GeluErf>, flat_grid(n), dim3(kFlatThreads), 0, stream, y, x, n, wide);
-  }
+  with_element(element, [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int kPack = kPackOf<T>;
+    with_activation(activation, [&](auto function) {
+      LAUNCH((activation_forward_kernel<decltype(function), T>), flat_grid<kPack>(n), dim3(kFlatThreads), 0, stream, y,
+             x, n, can_be_wide<T, kPack>({y, x}));
+    });
+  });
 }
 
-void activation_backward(float* dx, const float* dy, const float* x, int64_t n, Activation activation,
+void activation_backward(Element element, void* dx, const void* dy, const void* x, int64_t n, Activation activation,
                          StreamHandle stream) {
   if (n == 0) {
     return;
   }
-  const bool wide = can_be_wide({dx, dy, x});
-  if (activation == Activation::kGeluTanh) {
-    LAUNCH(backward_kernel<GeluTanh>, flat_grid(n), dim3(kFlatThreads), 0, stream, dx, dy, x, n, wide);
-  } else {
-    LAUNCH(backward_kernel<GeluErf>, flat_grid(n), dim3(kFlatThreads), 0, stream, dx, dy, x, n, wide);
-  }
+  with_element(element, [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int kPack = kPackOf<T>;
+    with_activation(activation, [&](auto function) {
+      LAUNCH((activation_backward_kernel<decltype(function), T>), flat_grid<kPack>(n), dim3(kFlatThreads), 0, stream,
+             dx, dy, x, n, can_be_wide<T, kPack>({dx, dy, x}));
+    });
+  });
 }
 
-void add_bias_residual(float* out, const float* a, const float* b, const float* bias, int64_t rows, int64_t columns,
-                       StreamHandle stream) {
+void add_bias_residual(Element element, void* out, const void* a, const void* b, const void* bias, int64_t rows,
+                       int64_t columns, StreamHandle stream) {
   if (rows * columns == 0) {
     return;
   }
-  const dim3 grid(static_cast<unsigned>((rows + kRowsPerBlock - 1) / kRowsPerBlock),
-                  static_cast<unsigned>((columns + 32 * kPack - 1) / (32 * kPack)));
-  LAUNCH(add_bias_residual_kernel, grid, dim3(32, kRowsPerBlock), 0, stream, out, a, b, bias, rows, columns,
-         can_be_wide({out, a, b, bias}, columns));
+  with_element(element, [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int kPack = kPackOf<T>;
+    const dim3 grid(static_cast<unsigned>((rows + kRowsPerBlock - 1) / kRowsPerBlock),
+                    static_cast<unsigned>((columns + 32 * kPack - 1) / (32 * kPack)));
+    LAUNCH(add_bias_residual_kernel<T>, grid, dim3(32, kRowsPerBlock), 0, stream, out, a, b, bias, rows, columns,
+           can_be_wide<T, kPack>({out, a, b, bias}, columns));
+  });
 }
 
-void add(float* y, const float* x, int64_t n, StreamHandle stream) {
+void add(Element element, void* y, const void* x, int64_t n, StreamHandle stream) {
   if (n == 0) {
     return;
   }
-  LAUNCH(add_kernel, flat_grid(n), dim3(kFlatThreads), 0, stream, y, x, n, can_be_wide({y, x}));
+  with_element(element, [&](auto zero) {
+    using T = decltype(zero);
+    LAUNCH(add_kernel<T>, flat_grid<kPackOf<T>>(n), dim3(kFlatThreads), 0, stream, y, x, n,
+           can_be_wide<T, kPackOf<T>>({y, x}));
+  });
 }
 
 }  // namespace ashlar::kernels::cuda

@@ -1,4 +1,5 @@
-// Activations and elementwise sums on a GPU; the contract is kernels/activation.h. fp32.
+// Activations and elementwise sums on a GPU; the contract is kernels/activation.h. All operands are of `element`,
+// computed in fp32 and rounded once.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +9,12 @@
 
 namespace ashlar::kernels::cuda {
 
-void activation_forward(float* y, const float* x, int64_t n, Activation activation, StreamHandle stream);
-void activation_backward(float* dx, const float* dy, const float* x, int64_t n, Activation activation,
+void activation_forward(Element element, void* y, const void* x, int64_t n, Activation activation, StreamHandle stream);
+void activation_backward(Element element, void* dx, const void* dy, const void* x, int64_t n, Activation activation,
                          StreamHandle stream);
 // bias may be null.
-void add_bias_residual(float* out, const float* a, const float* b, const float* bias, int64_t rows, int64_t columns,
-                       StreamHandle stream);
-void add(float* y, const float* x, int64_t n, StreamHandle stream);
+void add_bias_residual(Element element, void* out, const void* a, const void* b, const void* bias, int64_t rows,
+                       int64_t columns, StreamHandle stream);
+void add(Element element, void* y, const void* x, int64_t n, StreamHandle stream);
 
 }  // namespace ashlar::kernels::cuda

@@ -33,17 +33,19 @@ DEVICE_INLINE Running merge(const Running& a, const Running& b) {
   return r;
 }
 
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    cross_entropy_stats_kernel(float* stats, const float* logits, const int32_t* targets, VocabShard shard, bool wide) {
+    cross_entropy_stats_kernel(float* stats, const T* logits, const int32_t* targets, VocabShard shard, bool wide) {
+  constexpr int kPack = kPackOf<T>;
   SMEM_STATIC(float, warp_largest, kThreads / 32);
   SMEM_STATIC(float, warp_sums, kThreads / 32);
   const int64_t row = descending_row();
-  const float* x = logits + row * shard.columns;
+  const T* x = logits + row * shard.columns;
   const int thread = threadIdx.x;
   Running running;
   for (int64_t v = thread * kPack; v < shard.num_valid; v += kThreads * kPack) {
     const int64_t left = shard.num_valid - v;
-    const Pack p = load_pack(x + v, left, wide);
+    const auto p = load_pack<kPack>(x + v, left, wide);
     float largest = running.largest;
 #pragma unroll
     for (int k = 0; k < kPack; ++k) {
@@ -83,17 +85,19 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t target = targets[row] - shard.vocab_begin;
   stats[row * 3] = running.largest;
   stats[row * 3 + 1] = running.exp_sum;
-  stats[row * 3 + 2] = target >= 0 && target < shard.num_valid ? x[target] : 0.0f;
+  stats[row * 3 + 2] = target >= 0 && target < shard.num_valid ? to_float(x[target]) : 0.0f;
 }
 
 // Every thread combines the ranks' numbers itself, in rank order: a few loads that all threads share.
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    cross_entropy_finish_kernel(float* losses, float* logits, const float* all_stats, const int32_t* targets,
+    cross_entropy_finish_kernel(float* losses, T* logits, const float* all_stats, const int32_t* targets,
                                 const float* mask, int64_t num_ranks, VocabShard shard, float scale, bool gradient,
                                 bool wide) {
+  constexpr int kPack = kPackOf<T>;
   const int64_t row = descending_row();
   const int64_t rows = gridDim.x;
-  float* x = logits + row * shard.columns;
+  T* x = logits + row * shard.columns;
   const int thread = threadIdx.x;
   const bool is_counted = mask[row] != 0.0f;  // a masked row may hold anything, NaN included
   float largest = -INFINITY;
@@ -117,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t target = targets[row] - shard.vocab_begin;
   for (int64_t v = thread * kPack; v < shard.columns; v += kThreads * kPack) {
     const int64_t left = shard.columns - v;
-    Pack p = load_pack(x + v, left, wide);
+    auto p = load_pack<kPack>(x + v, left, wide);
 #pragma unroll
     for (int k = 0; k < kPack; ++k) {
       const float onehot = v + k == target ? scale : 0.0f;
@@ -130,23 +134,30 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void cross_entropy_stats(float* stats, const float* logits, const int32_t* targets, int64_t rows, VocabShard shard,
-                         StreamHandle stream) {
+void cross_entropy_stats(Element element, float* stats, const void* logits, const int32_t* targets, int64_t rows,
+                         VocabShard shard, StreamHandle stream) {
   if (rows == 0) {
     return;
   }
-  LAUNCH(cross_entropy_stats_kernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream, stats, logits,
-         targets, shard, can_be_wide({logits}, shard.columns));
+  with_element(element, [&](auto zero) {
+    using T = decltype(zero);
+    LAUNCH(cross_entropy_stats_kernel<T>, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream, stats, logits,
+           targets, shard, can_be_wide<T, kPackOf<T>>({logits}, shard.columns));
+  });
 }
 
-void cross_entropy_finish(float* losses, float* logits, const float* all_stats, const int32_t* targets,
+void cross_entropy_finish(Element element, float* losses, void* logits, const float* all_stats, const int32_t* targets,
                           const float* mask, int64_t num_ranks, int64_t rows, VocabShard shard, double scale,
                           bool gradient, StreamHandle stream) {
   if (rows == 0) {
     return;
   }
-  LAUNCH(cross_entropy_finish_kernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream, losses, logits,
-         all_stats, targets, mask, num_ranks, shard, scale, gradient, can_be_wide({logits}, shard.columns));
+  with_element(element, [&](auto zero) {
+    using T = decltype(zero);
+    LAUNCH(cross_entropy_finish_kernel<T>, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream, losses, logits,
+           all_stats, targets, mask, num_ranks, shard, scale, gradient,
+           can_be_wide<T, kPackOf<T>>({logits}, shard.columns));
+  });
 }
 
 }  // namespace ashlar::kernels::cuda

@@ -1,4 +1,4 @@
-// Vocabulary-split cross-entropy on a GPU; the contract is kernels/cross_entropy.h. fp32.
+// Vocabulary-split cross-entropy on a GPU; the contract is kernels/cross_entropy.h. Logits are of `element`.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace ashlar::kernels::cuda {
 
-void cross_entropy_stats(float* stats, const float* logits, const int32_t* targets, int64_t rows, VocabShard shard,
-                         StreamHandle stream);
-void cross_entropy_finish(float* losses, float* logits, const float* all_stats, const int32_t* targets,
+void cross_entropy_stats(Element element, float* stats, const void* logits, const int32_t* targets, int64_t rows,
+                         VocabShard shard, StreamHandle stream);
+void cross_entropy_finish(Element element, float* losses, void* logits, const float* all_stats, const int32_t* targets,
                           const float* mask, int64_t num_ranks, int64_t rows, VocabShard shard, double scale,
                           bool gradient, StreamHandle stream);
 

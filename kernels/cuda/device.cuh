@@ -5,6 +5,8 @@
 
 #ifdef ASHLAR_EMULATED
 #include <emu/kernel_words.h>
+
+#include <numbers>
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -81,6 +83,10 @@ ASHLAR_RAW inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b
 inline float exp2_approx(float x) {
   return std::exp2(x);
 }
+inline void sin_cos_pi(float x, float* sine, float* cosine) {
+  *sine = static_cast<float>(std::sin(std::numbers::pi * x));
+  *cosine = static_cast<float>(std::cos(std::numbers::pi * x));
+}
 
 template <typename V>
 ASHLAR_RAW __attribute__((noinline)) V load16(const void* p) {
@@ -94,6 +100,20 @@ template <typename V>
 ASHLAR_RAW __attribute__((noinline)) void store16(void* p, V value) {
   static_assert(sizeof(V) == 16);
   emu::check_write(p, 16, __builtin_return_address(0));
+  std::memcpy(p, &value, sizeof value);
+}
+template <typename V>
+ASHLAR_RAW __attribute__((noinline)) V load8(const void* p) {
+  static_assert(sizeof(V) == 8);
+  emu::check_read(p, 8, __builtin_return_address(0));
+  V value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
+}
+template <typename V>
+ASHLAR_RAW __attribute__((noinline)) void store8(void* p, V value) {
+  static_assert(sizeof(V) == 8);
+  emu::check_write(p, 8, __builtin_return_address(0));
   std::memcpy(p, &value, sizeof value);
 }
 
@@ -168,6 +188,11 @@ DEVICE_INLINE float exp2_approx(float x) {
   return y;
 }
 
+// sin(pi x) and cos(pi x).
+DEVICE_INLINE void sin_cos_pi(float x, float* sine, float* cosine) {
+  sincospif(x, sine, cosine);
+}
+
 // 16 bytes of global memory in one access. As PTX, because nvcc takes C++'s apart: a struct of four bf16 pairs is moved
 // in four pieces, and a uint4 store beside a scalar tail is merged with the tail into scalar stores (seen with
 // CUDA 13.0).
@@ -192,7 +217,88 @@ DEVICE_INLINE void store16(void* p, V value) {
                "r"(bits.z), "r"(bits.w)
                : "memory");
 }
+// 8 bytes likewise.
+template <typename V>
+DEVICE_INLINE V load8(const void* p) {
+  static_assert(sizeof(V) == 8);
+  uint2 bits;
+  asm volatile("ld.global.v2.u32 {%0,%1}, [%2];"
+               : "=r"(bits.x), "=r"(bits.y)
+               : "l"(__cvta_generic_to_global(p))
+               : "memory");
+  V value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+template <typename V>
+DEVICE_INLINE void store8(void* p, V value) {
+  static_assert(sizeof(V) == 8);
+  uint2 bits;
+  memcpy(&bits, &value, sizeof bits);
+  asm volatile("st.global.v2.u32 [%0], {%1,%2};" ::"l"(__cvta_generic_to_global(p)), "r"(bits.x), "r"(bits.y)
+               : "memory");
+}
 
 #endif
+
+using Bf16 = __nv_bfloat16;
+using F16 = __half;
+
+// Conversions of one element; to 16 bits they round to nearest even.
+DEVICE_INLINE float to_float(float x) {
+  return x;
+}
+DEVICE_INLINE float to_float(Bf16 x) {
+  return __bfloat162float(x);
+}
+DEVICE_INLINE float to_float(F16 x) {
+  return __half2float(x);
+}
+template <typename T>
+DEVICE_INLINE T from_float(float x);
+template <>
+DEVICE_INLINE float from_float<float>(float x) {
+  return x;
+}
+template <>
+DEVICE_INLINE Bf16 from_float<Bf16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+DEVICE_INLINE F16 from_float<F16>(float x) {
+  return __float2half_rn(x);
+}
+
+// Two elements of 16 bits in one register, the first in the low half, as PTX and memory have them.
+template <typename T>
+DEVICE_INLINE float2 unpack_pair(uint32_t bits);
+template <>
+DEVICE_INLINE float2 unpack_pair<Bf16>(uint32_t bits) {
+  __nv_bfloat162 pair;
+  memcpy(static_cast<void*>(&pair), &bits, sizeof pair);
+  return __bfloat1622float2(pair);
+}
+template <>
+DEVICE_INLINE float2 unpack_pair<F16>(uint32_t bits) {
+  __half2 pair;
+  memcpy(static_cast<void*>(&pair), &bits, sizeof pair);
+  return __half22float2(pair);
+}
+template <typename T>
+DEVICE_INLINE uint32_t pack_pair(float first, float second);
+template <>
+DEVICE_INLINE uint32_t pack_pair<Bf16>(float first, float second) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  return bits;
+}
+template <>
+DEVICE_INLINE uint32_t pack_pair<F16>(float first, float second) {
+  const __half2 pair = __floats2half2_rn(first, second);
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  return bits;
+}
 
 }  // namespace ashlar::kernels::cuda

@@ -9,23 +9,25 @@ namespace {
 // A warp per row and stretch of columns.
 constexpr int kWarps = 8;
 constexpr int kWarpPacks = 4;
-constexpr int kWarpColumns = kWarpPacks * 32 * kPack;
 
 DEVICE_INLINE int64_t warp_row() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
 }
+template <int kPack>
 DEVICE_INLINE int64_t pack_column(int pack) {
-  return static_cast<int64_t>(blockIdx.y) * kWarpColumns + (pack * 32 + static_cast<int>(threadIdx.x)) * kPack;
+  return (static_cast<int64_t>(blockIdx.y) * kWarpPacks * 32 + pack * 32 + static_cast<int>(threadIdx.x)) * kPack;
 }
-dim3 row_grid(int64_t rows, int64_t columns) {
+dim3 row_grid(int64_t rows, int64_t columns, int columns_per_warp) {
   return dim3(static_cast<unsigned>((rows + kWarps - 1) / kWarps),
-              static_cast<unsigned>((columns + kWarpColumns - 1) / kWarpColumns));
+              static_cast<unsigned>((columns + columns_per_warp - 1) / columns_per_warp));
 }
 const dim3 kRowBlock(32, kWarps);
 
+template <typename T>
 __global__ void __launch_bounds__(32 * kWarps)
-    embedding_forward_kernel(float* y, const int32_t* tokens, const float* table, int64_t num_tokens, int64_t columns,
+    embedding_forward_kernel(T* y, const int32_t* tokens, const T* table, int64_t num_tokens, int64_t columns,
                              int64_t vocab_begin, int64_t num_valid, bool wide) {
+  constexpr int kPack = kPackOf<T>;
   const int64_t n = warp_row();
   if (n >= num_tokens) {
     return;
@@ -34,71 +36,74 @@ __global__ void __launch_bounds__(32 * kWarps)
   const bool is_mine = row >= 0 && row < num_valid;
 #pragma unroll
   for (int i = 0; i < kWarpPacks; ++i) {
-    const int64_t column = pack_column(i);
-    const Pack p = is_mine ? load_pack(table + row * columns + column, columns - column, wide) : Pack{};
+    const int64_t column = pack_column<kPack>(i);
+    const auto p = is_mine ? load_pack<kPack>(table + row * columns + column, columns - column, wide) : Pack<kPack>{};
     store_pack(y + n * columns + column, p, columns - column, wide);
   }
 }
 
-// The warp of a token's first occurrence adds all its rows in ascending order; the others find an earlier occurrence
-// and leave. Needs no sorting, no scratch and no atomics. What it costs is reading tokens: about (different tokens) x N
-// / 2 of them for every 512 columns, 4 GB from the second-level cache at N = 65536 and C = 768.
+// A warp for each place in the sorted order that a token's first occurrence holds, and 128 columns; the others leave at
+// once. The order is stable, so rows are added in ascending n. Rows are fetched eight at a time and then added one by
+// one: a frequent token is a long chain of additions, but not of fetches.
+constexpr int kRowsAtOnce = 8;
+template <typename T>
 __global__ void __launch_bounds__(32 * kWarps)
-    embedding_backward_kernel(float* dtable, const float* dy, const int32_t* tokens, int64_t num_tokens,
-                              int64_t columns, int64_t vocab_begin, int64_t num_valid, bool wide) {
-  const int64_t n = warp_row();
-  if (n >= num_tokens) {
+    embedding_backward_kernel(float* dtable, const T* dy, const int32_t* tokens, const int32_t* order,
+                              int64_t num_tokens, int64_t columns, int64_t vocab_begin, int64_t num_valid, bool wide) {
+  constexpr int kPack = 4;
+  const int64_t first = warp_row();
+  if (first >= num_tokens) {
     return;
   }
   const int lane = threadIdx.x;
-  const int32_t token = tokens[n];
+  const int32_t token = tokens[order[first]];
   const int64_t row = token - vocab_begin;
-  if (row < 0 || row >= num_valid) {
+  if (row < 0 || row >= num_valid || (first > 0 && tokens[order[first - 1]] == token)) {
     return;
   }
-  for (int64_t base = n - 32; base > -32; base -= 32) {  // backwards: frequent tokens meet one soon
-    const int64_t i = base + lane;
-    if (__any_sync(kAllLanes, i >= 0 && tokens[i] == token)) {
-      return;
-    }
-  }
-  Pack totals[kWarpPacks];
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * 32 + lane) * kPack;
+  const int64_t left = columns - column;
+  float* to = dtable + row * columns + column;
+  auto total = load_pack<kPack>(to, left, wide);
+  int count = 32;
+  for (int64_t base = first; count == 32; base += 32) {
+    const bool exists = base + lane < num_tokens;
+    const int32_t n = exists ? order[base + lane] : 0;
+    const uint32_t same = __ballot_sync(kAllLanes, exists && tokens[n] == token);
+    count = same == kAllLanes ? 32 : __ffs(static_cast<int>(~same)) - 1;  // sorted: a run from lane 0 on
+    for (int begin = 0; begin < count; begin += kRowsAtOnce) {
+      RawPack<T, kPack> rows[kRowsAtOnce];
 #pragma unroll
-  for (int i = 0; i < kWarpPacks; ++i) {
-    totals[i] = load_pack(dtable + row * columns + pack_column(i), columns - pack_column(i), wide);
-  }
-  for (int64_t base = n; base < num_tokens; base += 32) {
-    const int64_t candidate = base + lane;
-    uint32_t found = __ballot_sync(kAllLanes, candidate < num_tokens && tokens[candidate] == token);
-    for (; found != 0; found &= found - 1) {
-      const float* from = dy + (base + __ffs(static_cast<int>(found)) - 1) * columns;
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        const int64_t source = __shfl_sync(kAllLanes, n, begin + r);
+        rows[r] = load_raw<kPack>(dy + source * columns + column, begin + r < count ? left : 0, wide);
+      }
 #pragma unroll
-      for (int i = 0; i < kWarpPacks; ++i) {
-        const Pack p = load_pack(from + pack_column(i), columns - pack_column(i), wide);
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        const auto p = unpack<T, kPack>(rows[r]);
 #pragma unroll
         for (int k = 0; k < kPack; ++k) {
-          totals[i].v[k] += p.v[k];
+          total.v[k] = begin + r < count ? total.v[k] + p.v[k] : total.v[k];
         }
       }
     }
   }
-#pragma unroll
-  for (int i = 0; i < kWarpPacks; ++i) {
-    store_pack(dtable + row * columns + pack_column(i), totals[i], columns - pack_column(i), wide);
-  }
+  store_pack(to, total, left, wide);
 }
 
+template <typename T>
 __global__ void __launch_bounds__(32 * kWarps)
-    position_forward_kernel(float* y, const float* table, int64_t rows, int64_t length, int64_t columns, bool wide) {
+    position_forward_kernel(T* y, const T* table, int64_t rows, int64_t length, int64_t columns, bool wide) {
+  constexpr int kPack = kPackOf<T>;
   const int64_t row = warp_row();
   if (row >= rows) {
     return;
   }
 #pragma unroll
   for (int i = 0; i < kWarpPacks; ++i) {
-    const int64_t column = pack_column(i);
-    const Pack position = load_pack(table + row % length * columns + column, columns - column, wide);
-    Pack p = load_pack(y + row * columns + column, columns - column, wide);
+    const int64_t column = pack_column<kPack>(i);
+    const auto position = load_pack<kPack>(table + row % length * columns + column, columns - column, wide);
+    auto p = load_pack<kPack>(y + row * columns + column, columns - column, wide);
 #pragma unroll
     for (int k = 0; k < kPack; ++k) {
       p.v[k] += position.v[k];
@@ -107,20 +112,22 @@ __global__ void __launch_bounds__(32 * kWarps)
   }
 }
 
+template <typename T>
 __global__ void __launch_bounds__(32 * kWarps)
-    position_backward_kernel(float* dtable, const float* dy, int64_t batch, int64_t length, int64_t table_length,
+    position_backward_kernel(float* dtable, const T* dy, int64_t batch, int64_t length, int64_t table_length,
                              int64_t columns, bool add, bool wide) {
+  constexpr int kPack = 4;
   const int64_t t = warp_row();
   if (t >= table_length || (add && t >= length)) {
     return;
   }
 #pragma unroll
   for (int i = 0; i < kWarpPacks; ++i) {
-    const int64_t column = pack_column(i);
+    const int64_t column = pack_column<kPack>(i);
     const int64_t left = columns - column;
-    Pack sum = {};
+    Pack<kPack> sum = {};
     for (int64_t b = 0; b < batch && t < length; ++b) {
-      const Pack p = load_pack(dy + (b * length + t) * columns + column, left, wide);
+      const auto p = load_pack<kPack>(dy + (b * length + t) * columns + column, left, wide);
 #pragma unroll
       for (int k = 0; k < kPack; ++k) {
         sum.v[k] += p.v[k];
@@ -128,7 +135,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     }
     float* to = dtable + t * columns + column;
     if (add) {
-      const Pack before = load_pack(to, left, wide);
+      const auto before = load_pack<kPack>(to, left, wide);
 #pragma unroll
       for (int k = 0; k < kPack; ++k) {
         sum.v[k] = before.v[k] + sum.v[k];
@@ -140,40 +147,57 @@ __global__ void __launch_bounds__(32 * kWarps)
 
 }  // namespace
 
-void embedding_forward(float* y, const int32_t* tokens, const float* table, int64_t num_tokens, int64_t columns,
-                       int64_t vocab_begin, int64_t num_valid, StreamHandle stream) {
+void embedding_forward(Element element, void* y, const int32_t* tokens, const void* table, int64_t num_tokens,
+                       int64_t columns, int64_t vocab_begin, int64_t num_valid, StreamHandle stream) {
   if (num_tokens * columns == 0) {
     return;
   }
-  LAUNCH(embedding_forward_kernel, row_grid(num_tokens, columns), kRowBlock, 0, stream, y, tokens, table, num_tokens,
-         columns, vocab_begin, num_valid, can_be_wide({y, table}, columns));
+  with_element(element, [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int kPack = kPackOf<T>;
+    LAUNCH(embedding_forward_kernel<T>, row_grid(num_tokens, columns, kWarpPacks * 32 * kPack), kRowBlock, 0, stream, y,
+           tokens, table, num_tokens, columns, vocab_begin, num_valid, can_be_wide<T, kPack>({y, table}, columns));
+  });
 }
 
-void embedding_backward(float* dtable, const float* dy, const int32_t* tokens, int64_t num_tokens, int64_t columns,
-                        int64_t vocab_begin, int64_t num_valid, StreamHandle stream) {
+void embedding_backward(Element element, float* dtable, const void* dy, const int32_t* tokens, const int32_t* order,
+                        int64_t num_tokens, int64_t columns, int64_t vocab_begin, int64_t num_valid,
+                        StreamHandle stream) {
   if (num_tokens * columns == 0) {
     return;
   }
-  LAUNCH(embedding_backward_kernel, row_grid(num_tokens, columns), kRowBlock, 0, stream, dtable, dy, tokens, num_tokens,
-         columns, vocab_begin, num_valid, can_be_wide({dtable, dy}, columns));
+  with_element(element, [&](auto zero) {
+    using T = decltype(zero);
+    LAUNCH(embedding_backward_kernel<T>, row_grid(num_tokens, columns, 32 * 4), kRowBlock, 0, stream, dtable, dy,
+           tokens, order, num_tokens, columns, vocab_begin, num_valid,
+           can_be_wide<float, 4>({dtable}, columns) && can_be_wide<T, 4>({dy}));
+  });
 }
 
-void position_forward(float* y, const float* table, int64_t batch, int64_t length, int64_t columns,
+void position_forward(Element element, void* y, const void* table, int64_t batch, int64_t length, int64_t columns,
                       StreamHandle stream) {
   if (batch * length * columns == 0) {
     return;
   }
-  LAUNCH(position_forward_kernel, row_grid(batch * length, columns), kRowBlock, 0, stream, y, table, batch * length,
-         length, columns, can_be_wide({y, table}, columns));
+  with_element(element, [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int kPack = kPackOf<T>;
+    LAUNCH(position_forward_kernel<T>, row_grid(batch * length, columns, kWarpPacks * 32 * kPack), kRowBlock, 0, stream,
+           y, table, batch * length, length, columns, can_be_wide<T, kPack>({y, table}, columns));
+  });
 }
 
-void position_backward(float* dtable, const float* dy, int64_t batch, int64_t length, int64_t table_length,
-                       int64_t columns, bool add, StreamHandle stream) {
+void position_backward(Element element, float* dtable, const void* dy, int64_t batch, int64_t length,
+                       int64_t table_length, int64_t columns, bool add, StreamHandle stream) {
   if (table_length * columns == 0) {
     return;
   }
-  LAUNCH(position_backward_kernel, row_grid(table_length, columns), kRowBlock, 0, stream, dtable, dy, batch, length,
-         table_length, columns, add, can_be_wide({dtable, dy}, columns));
+  with_element(element, [&](auto zero) {
+    using T = decltype(zero);
+    LAUNCH(position_backward_kernel<T>, row_grid(table_length, columns, kWarpPacks * 32 * 4), kRowBlock, 0, stream,
+           dtable, dy, batch, length, table_length, columns, add,
+           can_be_wide<float, 4>({dtable}, columns) && can_be_wide<T, 4>({dy}));
+  });
 }
 
 }  // namespace ashlar::kernels::cuda

@@ -1,5 +1,6 @@
 #include "kernels/cuda/launch_check.h"
 
+#include "runtime/base/error.h"
 #include "runtime/device/cuda/cuda_check.h"
 
 namespace ashlar::kernels::cuda {
@@ -11,6 +12,11 @@ void check_launch(int cuda_error, const char* kernel) {
   int device_index = -1;
   cudaGetDevice(&device_index);
   check_cuda(static_cast<cudaError_t>(cuda_error), kernel, device_index);
+}
+
+void check_limit(const char* op, const char* quantity, int64_t value, int64_t limit, const char* flag) {
+  REQUIRE(value <= limit, ErrorCode::kUsage, "{}: {} {}; a GPU takes at most {} ({})", op, value, quantity, limit,
+          flag);
 }
 
 }  // namespace ashlar::kernels::cuda

@@ -2,85 +2,158 @@
 // cut or on which device it is updated. 28 bytes per parameter pass by and some 15 operations, so it costs no time.
 #include "kernels/cuda/optimizer.h"
 
-#include <cmath>
-
 #include "kernels/cuda/pack.cuh"
+#include "kernels/update_scalars.h"
 
 namespace ashlar::kernels::cuda {
 namespace {
 
-// The scalars of one step, formed in double and rounded once, as kernels/cpu/optimizer.cpp does.
-struct AdamWScalars {
-  float grad_scale, beta1, beta2, one_minus_beta1, one_minus_beta2;
-  float keep;             // 1 - rate * decay
-  float corrected_rate;   // rate / (1 - beta1^step)
-  float root_correction;  // 1 / sqrt(1 - beta2^step)
-  float epsilon;
+constexpr int kPack = 4;  // a 16-bit copy walks beside fp32
+
+struct HostScalars {
+  double v[kNumUpdateScalars];
 };
 
-AdamWScalars scalars_of(const AdamWArgs& args) {
-  const auto step = static_cast<double>(args.step);
-  return {static_cast<float>(args.grad_scale),
-          static_cast<float>(args.beta1),
-          static_cast<float>(args.beta2),
-          static_cast<float>(1 - args.beta1),
-          static_cast<float>(1 - args.beta2),
-          static_cast<float>(1 - args.rate * args.weight_decay),
-          static_cast<float>(args.rate / (1 - std::pow(args.beta1, step))),
-          static_cast<float>(1 / std::sqrt(1 - std::pow(args.beta2, step))),
-          static_cast<float>(args.epsilon)};
+// A chain of additions cannot be shared, so one thread adds what the block has fetched: some hundred numbers, one for
+// each tensor and rank.
+constexpr int kFinishThreads = 256;
+__global__ void __launch_bounds__(kFinishThreads)
+    finish_step_kernel(double* results, double* scalars, const double* totals, const double* squares,
+                       int64_t num_squares, StepSettings settings, HostScalars known) {
+  SMEM_STATIC(double, tile, kFinishThreads);
+  const int thread = threadIdx.x;
+  double total = 0;
+  for (int64_t begin = 0; begin < num_squares; begin += kFinishThreads) {
+    if (begin + thread < num_squares) {
+      tile[thread] = squares[begin + thread];
+    }
+    __syncthreads();
+    if (thread == 0) {
+      const int64_t left = num_squares - begin;
+      for (int i = 0; i < kFinishThreads && i < left; ++i) {
+        total += tile[i];
+      }
+    }
+    __syncthreads();
+  }
+  if (thread != 0) {
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kNumUpdateScalars; ++i) {
+    scalars[i] = known.v[i];
+  }
+  const double num_targets = totals[1];
+  const double scale = settings.nominal_targets / num_targets;
+  const double loss = totals[0] / num_targets;
+  const double norm = scale * sqrt(total);
+  double factor = scale;
+  if (settings.clip_grad > 0 && norm > settings.clip_grad) {
+    factor *= settings.clip_grad / norm;
+  }
+  const bool was_finite = results[kStepFinite] != 0 || !settings.skip_not_finite;
+  const bool finite = was_finite && std::isfinite(loss) && std::isfinite(norm);
+  results[kStepLoss] = loss;
+  results[kStepGradNorm] = norm;
+  results[kStepNumTargets] = num_targets;
+  results[kStepFinite] = finite ? 1 : 0;
+  scalars[kFactor] = factor;
+  scalars[kSkip] = num_targets == 0 || (settings.skip_not_finite && !finite) ? 1 : 0;
 }
 
-__global__ void __launch_bounds__(kFlatThreads) adamw_kernel(float* param, float* first_moment, float* second_moment,
-                                                             const float* grad, int64_t n, AdamWScalars s, bool wide) {
-  const int64_t i = flat_index();
+// The elements are under way before the scalars are asked whether anything is to be done.
+template <typename Copy>
+__global__ void __launch_bounds__(kFlatThreads)
+    adamw_kernel(float* param, float* first_moment, float* second_moment, const float* grad, Copy* copy, int64_t n,
+                 const double* scalars, double weight_decay, bool wide) {
+  const int64_t i = flat_index<kPack>();
   const int64_t left = n - i;
-  Pack p = load_pack(param + i, left, wide);
-  Pack m = load_pack(first_moment + i, left, wide);
-  Pack v = load_pack(second_moment + i, left, wide);
-  const Pack gradient = load_pack(grad + i, left, wide);
+  auto p = load_pack<kPack>(param + i, left, wide);
+  auto m = load_pack<kPack>(first_moment + i, left, wide);
+  auto v = load_pack<kPack>(second_moment + i, left, wide);
+  const auto gradient = load_pack<kPack>(grad + i, left, wide);
+  if (scalars[kSkip] != 0) {
+    return;
+  }
+  const auto factor = static_cast<float>(scalars[kFactor]);
+  const auto beta1 = static_cast<float>(scalars[kBeta1]);
+  const auto beta2 = static_cast<float>(scalars[kBeta2]);
+  const auto one_minus_beta1 = static_cast<float>(scalars[kOneMinusBeta1]);
+  const auto one_minus_beta2 = static_cast<float>(scalars[kOneMinusBeta2]);
+  const auto keep = static_cast<float>(1 - scalars[kRate] * weight_decay);
+  const auto corrected_rate = static_cast<float>(scalars[kCorrectedRate]);
+  const auto root_correction = static_cast<float>(scalars[kRootCorrection]);
+  const auto epsilon = static_cast<float>(scalars[kEpsilon]);
 #pragma unroll
   for (int k = 0; k < kPack; ++k) {
-    const float g = s.grad_scale * gradient.v[k];
-    m.v[k] = s.beta1 * m.v[k] + s.one_minus_beta1 * g;
-    v.v[k] = s.beta2 * v.v[k] + s.one_minus_beta2 * g * g;
-    p.v[k] = p.v[k] * s.keep - s.corrected_rate * m.v[k] / (sqrtf(v.v[k]) * s.root_correction + s.epsilon);
+    const float g = factor * gradient.v[k];
+    m.v[k] = beta1 * m.v[k] + one_minus_beta1 * g;
+    v.v[k] = beta2 * v.v[k] + one_minus_beta2 * g * g;
+    p.v[k] = p.v[k] * keep - corrected_rate * m.v[k] / (sqrtf(v.v[k]) * root_correction + epsilon);
   }
   store_pack(param + i, p, left, wide);
   store_pack(first_moment + i, m, left, wide);
   store_pack(second_moment + i, v, left, wide);
+  if (copy != nullptr) {
+    store_pack(copy + i, p, left, wide);
+  }
 }
 
-__global__ void __launch_bounds__(kFlatThreads)
-    sgd_kernel(float* param, const float* grad, int64_t n, float keep, float scaled_rate, bool wide) {
-  const int64_t i = flat_index();
-  Pack p = load_pack(param + i, n - i, wide);
-  const Pack g = load_pack(grad + i, n - i, wide);
+template <typename Copy>
+__global__ void __launch_bounds__(kFlatThreads) sgd_kernel(float* param, const float* grad, Copy* copy, int64_t n,
+                                                           const double* scalars, double weight_decay, bool wide) {
+  const int64_t i = flat_index<kPack>();
+  const int64_t left = n - i;
+  auto p = load_pack<kPack>(param + i, left, wide);
+  const auto g = load_pack<kPack>(grad + i, left, wide);
+  if (scalars[kSkip] != 0) {
+    return;
+  }
+  const auto keep = static_cast<float>(1 - scalars[kRate] * weight_decay);
+  const auto scaled_rate = static_cast<float>(scalars[kRate] * scalars[kFactor]);
 #pragma unroll
   for (int k = 0; k < kPack; ++k) {
     p.v[k] = p.v[k] * keep - scaled_rate * g.v[k];
   }
-  store_pack(param + i, p, n - i, wide);
+  store_pack(param + i, p, left, wide);
+  if (copy != nullptr) {
+    store_pack(copy + i, p, left, wide);
+  }
 }
 
 }  // namespace
 
-void adamw_step(float* param, float* first_moment, float* second_moment, const float* grad, int64_t n,
-                const AdamWArgs& args, StreamHandle stream) {
-  if (n == 0) {
-    return;
-  }
-  LAUNCH(adamw_kernel, flat_grid(n), dim3(kFlatThreads), 0, stream, param, first_moment, second_moment, grad, n,
-         scalars_of(args), can_be_wide({param, first_moment, second_moment, grad}));
+void finish_step(double* results, double* scalars, const double* totals, const double* squares, int64_t num_squares,
+                 const StepSettings& settings, StreamHandle stream) {
+  HostScalars known{};
+  set_host_scalars(known.v, settings);
+  LAUNCH(finish_step_kernel, dim3(1), dim3(kFinishThreads), 0, stream, results, scalars, totals, squares, num_squares,
+         settings, known);
 }
 
-void sgd_step(float* param, const float* grad, int64_t n, double rate, double weight_decay, double grad_scale,
-              StreamHandle stream) {
+void adamw_step(float* param, float* first_moment, float* second_moment, const float* grad, void* copy,
+                Element copy_element, int64_t n, const double* scalars, double weight_decay, StreamHandle stream) {
   if (n == 0) {
     return;
   }
-  LAUNCH(sgd_kernel, flat_grid(n), dim3(kFlatThreads), 0, stream, param, grad, n, 1 - rate * weight_decay,
-         rate * grad_scale, can_be_wide({param, grad}));
+  with_element(copy_element, [&](auto zero) {
+    using Copy = decltype(zero);
+    LAUNCH(adamw_kernel<Copy>, flat_grid<kPack>(n), dim3(kFlatThreads), 0, stream, param, first_moment, second_moment,
+           grad, copy, n, scalars, weight_decay,
+           can_be_wide<float, kPack>({param, first_moment, second_moment, grad}) && can_be_wide<Copy, kPack>({copy}));
+  });
+}
+
+void sgd_step(float* param, const float* grad, void* copy, Element copy_element, int64_t n, const double* scalars,
+              double weight_decay, StreamHandle stream) {
+  if (n == 0) {
+    return;
+  }
+  with_element(copy_element, [&](auto zero) {
+    using Copy = decltype(zero);
+    LAUNCH(sgd_kernel<Copy>, flat_grid<kPack>(n), dim3(kFlatThreads), 0, stream, param, grad, copy, n, scalars,
+           weight_decay, can_be_wide<float, kPack>({param, grad}) && can_be_wide<Copy, kPack>({copy}));
+  });
 }
 
 }  // namespace ashlar::kernels::cuda

@@ -1,4 +1,5 @@
-// Parameter updates on a GPU; the contract is kernels/optimizer.h. fp32. The bits are those of the CPU.
+// Parameter updates on a GPU; the contract is kernels/optimizer.h. Parameters, moments and gradients are fp32, and the
+// copy of rounded parameters is of `copy_element`. The bits are those of the CPU.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +9,13 @@
 
 namespace ashlar::kernels::cuda {
 
-void adamw_step(float* param, float* first_moment, float* second_moment, const float* grad, int64_t n,
-                const AdamWArgs& args, StreamHandle stream);
-void sgd_step(float* param, const float* grad, int64_t n, double rate, double weight_decay, double grad_scale,
-              StreamHandle stream);
+// results [kNumStepResults] and scalars [kNumUpdateScalars] from totals [2] and squares [num_squares].
+void finish_step(double* results, double* scalars, const double* totals, const double* squares, int64_t num_squares,
+                 const StepSettings& settings, StreamHandle stream);
+// copy may be null.
+void adamw_step(float* param, float* first_moment, float* second_moment, const float* grad, void* copy,
+                Element copy_element, int64_t n, const double* scalars, double weight_decay, StreamHandle stream);
+void sgd_step(float* param, const float* grad, void* copy, Element copy_element, int64_t n, const double* scalars,
+              double weight_decay, StreamHandle stream);
 
 }  // namespace ashlar::kernels::cuda

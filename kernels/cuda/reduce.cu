@@ -8,6 +8,7 @@ namespace ashlar::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kPack = 4;
 
 // One block of threads per block of numbers. Thread t takes packs t, t + 256, ...; squares of floats are exact in fp64,
 // so only the sums round, and zeros behind the end change nothing.
@@ -21,7 +22,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kNormBlock / (kThreads * kPack); ++i) {
     const int64_t at = (i * kThreads + thread) * kPack;
-    const Pack p = load_pack(x + begin + at, left - at, wide);
+    const auto p = load_pack<kPack>(x + begin + at, left - at, wide);
 #pragma unroll
     for (float v : p.v) {
       sum += static_cast<double>(v) * static_cast<double>(v);
@@ -64,7 +65,7 @@ void sum_of_squares(double* blocks, const float* x, int64_t n, StreamHandle stre
     return;
   }
   LAUNCH(sum_of_squares_kernel, dim3(static_cast<unsigned>((n + kNormBlock - 1) / kNormBlock)), dim3(kThreads), 0,
-         stream, blocks, x, n, can_be_wide({x}));
+         stream, blocks, x, n, can_be_wide<float, kPack>({x}));
 }
 
 void sum_in_order(double* total, const float* x, int64_t n, StreamHandle stream) {

@@ -27,8 +27,9 @@ TEST(CudaActivation, EqualsTheCpu) {
         const std::string what = fmt::format("activation {} n {} shift {}", static_cast<int>(activation), n, shift);
         const auto outputs = under_every_order(what, [&] {
           const OnDevice<float> device_x(x, shift), device_dy(dy, shift), device_y(x.size(), shift);
-          cuda::activation_forward(device_y.get(), device_x.get(), n, activation, nullptr);
-          cuda::activation_backward(device_dy.get(), device_dy.get(), device_x.get(), n, activation, nullptr);
+          cuda::activation_forward(Element::kF32, device_y.get(), device_x.get(), n, activation, nullptr);
+          cuda::activation_backward(Element::kF32, device_dy.get(), device_dy.get(), device_x.get(), n, activation,
+                                    nullptr);
           return std::array{device_y.values(), device_dy.values()};
         });
         expect_close(outputs[0], as_double(y), 1e-5, what + " y");
@@ -47,7 +48,7 @@ TEST(CudaAdd, HasTheBitsOfTheCpu) {
       cpu::add(y.data(), x.data(), n);
       const auto outputs = under_every_order(fmt::format("add n {}", n), [&] {
         const OnDevice<float> device_x(x), device_y(before, shift);
-        cuda::add(device_y.get(), device_x.get(), n, nullptr);
+        cuda::add(Element::kF32, device_y.get(), device_x.get(), n, nullptr);
         return std::array{device_y.values()};
       });
       EXPECT_TRUE(same_bits(outputs[0], y)) << n;
@@ -67,7 +68,7 @@ TEST(CudaAddBiasResidual, HasTheBitsOfTheCpu) {
         const std::string what = fmt::format("[{},{}] bias {}", rows, columns, has_bias);
         const auto outputs = under_every_order(what, [&] {
           const OnDevice<float> device_a(a), device_b(b), device_bias(bias);
-          cuda::add_bias_residual(device_a.get(), device_a.get(), device_b.get(),
+          cuda::add_bias_residual(Element::kF32, device_a.get(), device_a.get(), device_b.get(),
                                   has_bias ? device_bias.get() : nullptr, rows, columns, nullptr);
           return std::array{device_a.values()};
         });

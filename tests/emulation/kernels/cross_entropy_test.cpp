@@ -49,9 +49,11 @@ void compare_with_cpu(const Case& c, double logit_scale = 2) {
       const OnDevice<float> device_logits(logits[rank], c.shift), device_all_stats(all_stats), device_mask(mask);
       const OnDevice<float> stats(static_cast<size_t>(c.rows * 3)), device_losses(targets.size());
       const OnDevice<int32_t> device_targets(targets);
-      cuda::cross_entropy_stats(stats.get(), device_logits.get(), device_targets.get(), c.rows, shard, nullptr);
-      cuda::cross_entropy_finish(device_losses.get(), device_logits.get(), device_all_stats.get(), device_targets.get(),
-                                 device_mask.get(), num_ranks, c.rows, shard, kScale, c.gradient, nullptr);
+      cuda::cross_entropy_stats(Element::kF32, stats.get(), device_logits.get(), device_targets.get(), c.rows, shard,
+                                nullptr);
+      cuda::cross_entropy_finish(Element::kF32, device_losses.get(), device_logits.get(), device_all_stats.get(),
+                                 device_targets.get(), device_mask.get(), num_ranks, c.rows, shard, kScale, c.gradient,
+                                 nullptr);
       return std::array{stats.values(), device_losses.values(), device_logits.values()};
     });
     for (int64_t row = 0; row < c.rows; ++row) {

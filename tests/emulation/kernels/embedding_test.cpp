@@ -1,5 +1,8 @@
 #include "kernels/cuda/embedding.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "kernels/cpu/embedding.h"
 #include "tests/emulation/kernels/support.h"
 
@@ -14,6 +17,15 @@ std::vector<int32_t> some_tokens(int64_t count, int64_t num_valid) {
     tokens[i] = static_cast<int32_t>(7 + (random.normal(i) + 10) * 1000) % static_cast<int32_t>(num_valid + 6) + 7;
   }
   return tokens;
+}
+
+std::vector<int32_t> stable_order(const std::vector<int32_t>& tokens) {
+  std::vector<int32_t> order(tokens.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return tokens[static_cast<size_t>(a)] < tokens[static_cast<size_t>(b)];
+  });
+  return order;
 }
 
 TEST(CudaEmbedding, HasTheBitsOfTheCpu) {
@@ -34,13 +46,13 @@ TEST(CudaEmbedding, HasTheBitsOfTheCpu) {
         cpu::embedding_backward(dtable.data(), dy.data(), tokens.data(), num_tokens, columns, kVocabBegin, num_valid);
         const std::string what = fmt::format("{} tokens, {} columns, shift {}", num_tokens, columns, shift);
         const auto outputs = under_every_order(what, [&] {
-          const OnDevice<int32_t> device_tokens(tokens);
+          const OnDevice<int32_t> device_tokens(tokens), device_order(stable_order(tokens));
           const OnDevice<float> device_table(table, shift), device_dy(dy), device_y(dy.size()),
               device_dtable(before, shift);
-          cuda::embedding_forward(device_y.get(), device_tokens.get(), device_table.get(), num_tokens, columns,
-                                  kVocabBegin, num_valid, nullptr);
-          cuda::embedding_backward(device_dtable.get(), device_dy.get(), device_tokens.get(), num_tokens, columns,
-                                   kVocabBegin, num_valid, nullptr);
+          cuda::embedding_forward(Element::kF32, device_y.get(), device_tokens.get(), device_table.get(), num_tokens,
+                                  columns, kVocabBegin, num_valid, nullptr);
+          cuda::embedding_backward(Element::kF32, device_dtable.get(), device_dy.get(), device_tokens.get(),
+                                   device_order.get(), num_tokens, columns, kVocabBegin, num_valid, nullptr);
           return std::array{device_y.values(), device_dtable.values()};
         });
         EXPECT_TRUE(same_bits(outputs[0], y)) << what << " y";
@@ -65,9 +77,9 @@ TEST(CudaPosition, HasTheBitsOfTheCpu) {
           const std::string what = fmt::format("[{},{},{}] add {}", batch, length, columns, add);
           const auto outputs = under_every_order(what, [&] {
             const OnDevice<float> device_table(table), device_dy(dy), device_y(dy);
-            cuda::position_forward(device_y.get(), device_table.get(), batch, length, columns, nullptr);
-            cuda::position_backward(device_table.get(), device_dy.get(), batch, length, table_length, columns, add,
-                                    nullptr);
+            cuda::position_forward(Element::kF32, device_y.get(), device_table.get(), batch, length, columns, nullptr);
+            cuda::position_backward(Element::kF32, device_table.get(), device_dy.get(), batch, length, table_length,
+                                    columns, add, nullptr);
             return std::array{device_y.values(), device_table.values()};
           });
           EXPECT_TRUE(same_bits(outputs[0], y)) << what << " y";

@@ -146,14 +146,15 @@ std::vector<float> plus(std::vector<float> x, const std::vector<float>& y) {
 
 std::vector<float> activated(const std::vector<float>& x, Activation activation) {
   const OnDevice<float> device(x);
-  cuda::activation_forward(device.get(), device.get(), static_cast<int64_t>(x.size()), activation, nullptr);
+  cuda::activation_forward(Element::kF32, device.get(), device.get(), static_cast<int64_t>(x.size()), activation,
+                           nullptr);
   return device.values();
 }
 std::vector<float> activated_backward(const std::vector<float>& dy, const std::vector<float>& x,
                                       Activation activation) {
   const OnDevice<float> device_x(x), device(dy);
-  cuda::activation_backward(device.get(), device.get(), device_x.get(), static_cast<int64_t>(x.size()), activation,
-                            nullptr);
+  cuda::activation_backward(Element::kF32, device.get(), device.get(), device_x.get(), static_cast<int64_t>(x.size()),
+                            activation, nullptr);
   return device.values();
 }
 

@@ -37,12 +37,14 @@ void compare_with_cpu(const Case& c) {
     const OnDevice<float> device_y(x.size()), device_mean(mean.size()), device_rstd(rstd.size());
     const OnDevice<float> device_dgamma(gamma.size()), device_dbeta(gamma.size());
     const OnDevice<float> device_dx(dresidual);  // in place over the residual's gradient
-    const OnDevice<float> scratch(cuda::layernorm_backward_scratch_bytes(c.rows, c.columns) / sizeof(float));
-    cuda::layernorm_forward(device_y.get(), device_mean.get(), device_rstd.get(), device_x.get(), device_gamma.get(),
-                            device_beta.get(), c.rows, c.columns, kEpsilon, nullptr);
-    cuda::layernorm_backward(device_dx.get(), device_dgamma.get(), device_dbeta.get(), device_dy.get(),
+    const size_t scratch_bytes = cuda::layernorm_backward_scratch_bytes(c.rows, c.columns);
+    const OnDevice<float> scratch(scratch_bytes / sizeof(float));
+    cuda::layernorm_forward(Element::kF32, device_y.get(), device_mean.get(), device_rstd.get(), device_x.get(),
+                            device_gamma.get(), device_beta.get(), c.rows, c.columns, kEpsilon, nullptr);
+    cuda::layernorm_backward(Element::kF32, device_dx.get(), device_dgamma.get(), device_dbeta.get(), device_dy.get(),
                              c.residual ? device_dx.get() : nullptr, device_x.get(), device_gamma.get(),
-                             device_mean.get(), device_rstd.get(), c.rows, c.columns, scratch.get(), nullptr);
+                             device_mean.get(), device_rstd.get(), c.rows, c.columns, {scratch.get(), scratch_bytes},
+                             nullptr);
     return std::array{device_y.values(),  device_mean.values(),   device_rstd.values(),
                       device_dx.values(), device_dgamma.values(), device_dbeta.values()};
   });

@@ -44,12 +44,12 @@ class KernelsOnStreams : public testing::Test {
       auto* y_data = reinterpret_cast<float*>(y.data());
       first->copy(x_data, values, kBytes);
       first->fill_zero(y_data, kBytes);
-      cuda::add_bias_residual(y_data, x_data, x_data, nullptr, 1, kSize, cuda_stream(*first).handle());
+      cuda::add_bias_residual(Element::kF32, y_data, x_data, x_data, nullptr, 1, kSize, cuda_stream(*first).handle());
       first->record(*done);
       if (!forget_to_wait) {
         second->wait(*done);
       }
-      cuda::add(x_data, y_data, kSize, cuda_stream(*second).handle());
+      cuda::add(Element::kF32, x_data, y_data, kSize, cuda_stream(*second).handle());
       second->copy(values, x_data, kBytes);
       second->synchronize();
       first->synchronize();

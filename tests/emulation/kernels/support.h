@@ -8,8 +8,11 @@
 #include <array>
 #include <cstring>
 #include <functional>
+#include <tuple>
 #include <vector>
 
+#include "kernels/plain_types.h"
+#include "runtime/base/dtype.h"
 #include "tests/emulation/emu/emulator.h"
 #include "tests/kernels/pointwise_support.h"
 
@@ -42,8 +45,13 @@ std::vector<double> as_double(const std::vector<T>& values) {
   return std::vector<double>(values.begin(), values.end());
 }
 
-// Calls run() in ascending order of threads and under two random orders. It returns all outputs. Their bits must be the
-// same each time, and the emulator must have nothing to say.
+template <typename T>
+constexpr Element element_of() {
+  return std::is_same_v<T, float> ? Element::kF32 : std::is_same_v<T, BFloat16> ? Element::kBf16 : Element::kF16;
+}
+
+// Calls run() in ascending order of threads and under two random orders. It returns all outputs, an array or tuple of
+// vectors. Their bits must be the same each time, and the emulator must have nothing to say.
 template <typename Run>
 auto under_every_order(const std::string& what, Run run) {
   emu::options() = emu::Options{};
@@ -54,9 +62,13 @@ auto under_every_order(const std::string& what, Run run) {
   for (const uint64_t seed : {11, 12}) {
     emu::options().seed = seed;
     const auto again = run();
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      EXPECT_TRUE(same_bits(outputs[i], again[i])) << what << " output " << i << " differs between orders of threads";
+    const auto compare = [&](const auto& one, const auto& other, size_t i) {
+      EXPECT_TRUE(same_bits(one, other)) << what << " output " << i << " differs between orders of threads";
+    };
+    [&]<size_t... kOutput>(std::index_sequence<kOutput...>) {
+      (compare(std::get<kOutput>(outputs), std::get<kOutput>(again), kOutput), ...);
     }
+    (std::make_index_sequence<std::tuple_size_v<decltype(run())>>());
   }
   emu::options() = emu::Options{};
   for (const emu::Report& report : emu::take_reports()) {
