@@ -156,7 +156,7 @@ std::optional<FlightRecorder::Mismatch> FlightRecorder::find_mismatch(uint64_t g
       continue;
     }
     const auto theirs = status->issues[op.number % GroupStatus::kNumIssues].load(op.number);
-    if (theirs && *theirs != op) {
+    if (theirs && *theirs != SharedIssue::shown(op)) {
       return Mismatch{static_cast<int>(member), *theirs};
     }
   }

@@ -24,9 +24,9 @@ std::string SharedOp::Value::text() const {
 
 namespace {
 
-// bytes 40 bits, kind 4, dtype 4, reduction 2, root or tag 14: what does not fit is cut alike on all ranks.
-constexpr int kBytesBits = 40;
-constexpr uint64_t kRootMask = (1u << 14) - 1;
+// bytes 36 bits, kind 4, dtype 4, reduction 2, root or tag 18.
+constexpr int kBytesBits = 36;
+constexpr uint64_t kRootMask = (1u << 18) - 1;
 
 uint64_t pack(const OpInfo& op) {
   return (op.bytes & ((uint64_t{1} << kBytesBits) - 1)) | static_cast<uint64_t>(op.kind) << kBytesBits |
@@ -59,6 +59,10 @@ std::optional<OpInfo> SharedIssue::load(uint64_t number) const {
   }
   const uint64_t packed = packed_.load();
   return number_.load() == number ? std::optional(unpack(number, packed)) : std::nullopt;
+}
+
+OpInfo SharedIssue::shown(const OpInfo& op) {
+  return unpack(op.number, pack(op));
 }
 
 size_t StatusBoard::region_bytes(int num_ranks) {

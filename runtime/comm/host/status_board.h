@@ -70,6 +70,7 @@ class SharedIssue {
  public:
   void store(const OpInfo& op);
   std::optional<OpInfo> load(uint64_t number) const;  // empty: another number is there
+  static OpInfo shown(const OpInfo& op);              // what others read of it: very large numbers are cut
 
  private:
   std::atomic<uint64_t> number_{0};
