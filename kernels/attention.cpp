@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/dispatch.h"
+#include "kernels/stat_dtype.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -28,16 +29,17 @@ void attention_forward(TensorView out, TensorView lse, ConstTensorView qkv, doub
   constexpr std::string_view kOp = "attention_forward";
   const cpu::AttentionSizes s = sizes_of(kOp, qkv.shape, scale, dropout);
   check(kOp, "out", out, {s.batch, s.sequence, s.heads, s.head_dim}, qkv.dtype);
-  check(kOp, "lse", lse, {s.batch, s.heads, s.sequence}, qkv.dtype);
-  with_float_type(qkv.dtype, kOp, [&]<typename T>(T) {
-    launch(stream, kOp,
-           [s, out = out.as<T>(), lse = lse.as<T>(), qkv = qkv.as<T>()] { cpu::attention_forward(out, lse, qkv, s); });
+  check(kOp, "lse", lse, {s.batch, s.heads, s.sequence}, stat_dtype(qkv.dtype));
+  with_compute_type(qkv.dtype, kOp, [&]<typename T>(T) {
+    launch(stream, kOp, [s, out = out.as<T>(), lse = lse.as<cpu::Compute<T>>(), qkv = qkv.as<T>()] {
+      cpu::attention_forward(out, lse, qkv, s);
+    });
   });
 }
 
 // One number per row: delta = sum over d of dout * out.
 size_t attention_backward_workspace_bytes(Shape qkv, DType dtype) {
-  return static_cast<size_t>(qkv[0] * qkv[1] * qkv[3]) * dtype_bytes(dtype);
+  return static_cast<size_t>(qkv[0] * qkv[1] * qkv[3]) * dtype_bytes(stat_dtype(dtype));
 }
 
 void attention_backward(TensorView dqkv, ConstTensorView dout, ConstTensorView qkv, ConstTensorView out,
@@ -48,14 +50,14 @@ void attention_backward(TensorView dqkv, ConstTensorView dout, ConstTensorView q
   check(kOp, "dqkv", dqkv, qkv.shape, qkv.dtype);
   check(kOp, "dout", dout, {s.batch, s.sequence, s.heads, s.head_dim}, qkv.dtype);
   check(kOp, "out", out, dout.shape, qkv.dtype);
-  check(kOp, "lse", lse, {s.batch, s.heads, s.sequence}, qkv.dtype);
+  check(kOp, "lse", lse, {s.batch, s.heads, s.sequence}, stat_dtype(qkv.dtype));
   DCHECK(workspace.bytes() >= attention_backward_workspace_bytes(qkv.shape, qkv.dtype),
          "{}: workspace has {} bytes, needs {}", kOp, workspace.bytes(),
          attention_backward_workspace_bytes(qkv.shape, qkv.dtype));
-  with_float_type(qkv.dtype, kOp, [&]<typename T>(T) {
+  with_compute_type(qkv.dtype, kOp, [&]<typename T>(T) {
     launch(stream, kOp,
-           [s, dqkv = dqkv.as<T>(), dout = dout.as<T>(), qkv = qkv.as<T>(), out = out.as<T>(), lse = lse.as<T>(),
-            delta = reinterpret_cast<T*>(workspace.data)] {
+           [s, dqkv = dqkv.as<T>(), dout = dout.as<T>(), qkv = qkv.as<T>(), out = out.as<T>(),
+            lse = lse.as<cpu::Compute<T>>(), delta = reinterpret_cast<cpu::Compute<T>*>(workspace.data)] {
              cpu::attention_backward(dqkv, dout, qkv, out, lse, delta, s);
            });
   });

@@ -17,11 +17,27 @@ void launch(Stream& stream, std::string_view op, CpuTask cpu) {
   cpu_stream(stream).enqueue(cpu, op);
 }
 
-// Calls function(T{}) with the C++ type of a floating dtype that kernels compute in: fp32, or fp64 for finite
-// differences.
+// Calls function(T{}) with the C++ type that kernels compute in: fp32, bf16, fp16, or fp64 for finite differences.
 template <typename Function>
-void with_float_type(DType dtype, std::string_view op, Function function) {
-  DCHECK(dtype == DType::kF32 || dtype == DType::kF64, "{} computes in fp32 or fp64, not in {}", op, dtype_name(dtype));
+void with_compute_type(DType dtype, std::string_view op, Function function) {
+  switch (dtype) {
+    case DType::kF32:
+      return function(float{});
+    case DType::kBF16:
+      return function(BFloat16{});
+    case DType::kF16:
+      return function(Float16{});
+    case DType::kF64:
+      return function(double{});
+    default:
+      DCHECK(false, "{} computes in fp32, bf16, fp16 or fp64, not in {}", op, dtype_name(dtype));
+  }
+}
+
+// The same for what is never rounded to 16 bits: fp32, or fp64.
+template <typename Function>
+void with_stat_type(DType dtype, std::string_view op, Function function) {
+  DCHECK(dtype == DType::kF32 || dtype == DType::kF64, "{} takes fp32 or fp64, not {}", op, dtype_name(dtype));
   if (dtype == DType::kF32) {
     function(float{});
   } else {

@@ -15,7 +15,7 @@ enum class Write { kOverwrite, kAdd };
 enum class Transpose { kNo, kYes };
 
 // Stream-ordered. c [M,N] (+)= op(a) op(b); op(a) is [M,K], op(b) is [K,N]; a is stored [K,M] when transposed. c has
-// the dtype of a and b, or is fp32.
+// the dtype of a and b, or is fp32; what is added to is fp32 or fp64.
 void matmul(TensorView c, ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b,
             Write write, Stream& stream);
 

@@ -49,7 +49,7 @@ void adamw_step(TensorView param, TensorView first_moment, TensorView second_mom
   check_view(kOp, "grad", grad, param.dtype, n);
   check_view(kOp, "scalars", scalars, DType::kF64, kNumUpdateScalars);
   with_copy(kOp, copy, n, [&](auto* copy_data) {
-    with_float_type(param.dtype, kOp, [&]<typename T>(T) {
+    with_stat_type(param.dtype, kOp, [&]<typename T>(T) {
       launch(stream, kOp,
              [=, param = param.as<T>(), first = first_moment.as<T>(), second = second_moment.as<T>(),
               grad = grad.as<T>(), scalars = scalars.as<double>()] {
@@ -67,7 +67,7 @@ void sgd_step(TensorView param, ConstTensorView grad, TensorView copy, ConstTens
   check_view(kOp, "grad", grad, param.dtype, n);
   check_view(kOp, "scalars", scalars, DType::kF64, kNumUpdateScalars);
   with_copy(kOp, copy, n, [&](auto* copy_data) {
-    with_float_type(param.dtype, kOp, [&]<typename T>(T) {
+    with_stat_type(param.dtype, kOp, [&]<typename T>(T) {
       launch(stream, kOp, [=, param = param.as<T>(), grad = grad.as<T>(), scalars = scalars.as<double>()] {
         cpu::sgd_step(param, grad, copy_data, n, scalars, weight_decay);
       });

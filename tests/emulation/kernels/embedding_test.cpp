@@ -28,62 +28,94 @@ std::vector<int32_t> stable_order(const std::vector<int32_t>& tokens) {
   return order;
 }
 
+constexpr int64_t kVocabBegin = 10;
+
+template <typename T>
+void compare_embedding(int64_t columns, const std::vector<int32_t>& tokens, size_t shift) {
+  const int64_t num_valid = 5;
+  const int64_t num_rows = 7;  // two of padding
+  const auto num_tokens = static_cast<int64_t>(tokens.size());
+  const auto table = random_elements<T>(num_rows * columns, 1);
+  const auto dy = random_elements<T>(num_tokens * columns, 2);
+  const auto before = random_values<float>(num_rows * columns, 3);
+  const auto table32 = as_float(table), dy32 = as_float(dy);
+  std::vector<float> y(dy.size());
+  auto dtable = before;
+  cpu::embedding_forward(y.data(), tokens.data(), table32.data(), num_tokens, columns, kVocabBegin, num_valid);
+  cpu::embedding_backward(dtable.data(), dy32.data(), tokens.data(), num_tokens, columns, kVocabBegin, num_valid);
+  const std::string what =
+      fmt::format("{} {} tokens, {} columns, shift {}", dtype_name(DTypeOf<T>::value), num_tokens, columns, shift);
+  const auto outputs = under_every_order(what, [&] {
+    const OnDevice<int32_t> device_tokens(tokens), device_order(stable_order(tokens));
+    const OnDevice<T> device_table(table, shift), device_dy(dy), device_y(dy.size());
+    const OnDevice<float> device_dtable(before, shift);
+    cuda::embedding_forward(element_of<T>(), device_y.get(), device_tokens.get(), device_table.get(), num_tokens,
+                            columns, kVocabBegin, num_valid, nullptr);
+    cuda::embedding_backward(element_of<T>(), device_dtable.get(), device_dy.get(), device_tokens.get(),
+                             device_order.get(), num_tokens, columns, kVocabBegin, num_valid, nullptr);
+    return std::tuple(device_y.values(), device_dtable.values());
+  });
+  EXPECT_TRUE(same_bits(std::get<0>(outputs), rounded_to<T>(y))) << what << " y";
+  EXPECT_TRUE(same_bits(std::get<1>(outputs), dtable)) << what << " dtable";
+}
+
 TEST(CudaEmbedding, HasTheBitsOfTheCpu) {
-  constexpr int64_t kVocabBegin = 10;
-  // A warp covers 512 columns, a block 8 tokens; tokens are searched 32 at a time.
+  // A warp covers 512 columns forward (1024 of 16 bits) and 128 backward, a block 8 tokens; backward reads the order 32
+  // at a time and rows 8 at a time.
   for (const int64_t num_tokens : {1, 31, 33, 100}) {
-    for (const int64_t columns : {1, 31, 33, 260, 513}) {
+    for (const int64_t columns : {1, 31, 33, 260, 520}) {
       for (const size_t shift : {0, 1}) {
-        const int64_t num_valid = 5;
-        const int64_t num_rows = 7;  // two of padding
-        const auto tokens = some_tokens(num_tokens, num_valid);
-        const auto table = random_values<float>(num_rows * columns, 1);
-        const auto dy = random_values<float>(num_tokens * columns, 2);
-        const auto before = random_values<float>(num_rows * columns, 3);
-        std::vector<float> y(dy.size());
-        auto dtable = before;
-        cpu::embedding_forward(y.data(), tokens.data(), table.data(), num_tokens, columns, kVocabBegin, num_valid);
-        cpu::embedding_backward(dtable.data(), dy.data(), tokens.data(), num_tokens, columns, kVocabBegin, num_valid);
-        const std::string what = fmt::format("{} tokens, {} columns, shift {}", num_tokens, columns, shift);
-        const auto outputs = under_every_order(what, [&] {
-          const OnDevice<int32_t> device_tokens(tokens), device_order(stable_order(tokens));
-          const OnDevice<float> device_table(table, shift), device_dy(dy), device_y(dy.size()),
-              device_dtable(before, shift);
-          cuda::embedding_forward(Element::kF32, device_y.get(), device_tokens.get(), device_table.get(), num_tokens,
-                                  columns, kVocabBegin, num_valid, nullptr);
-          cuda::embedding_backward(Element::kF32, device_dtable.get(), device_dy.get(), device_tokens.get(),
-                                   device_order.get(), num_tokens, columns, kVocabBegin, num_valid, nullptr);
-          return std::array{device_y.values(), device_dtable.values()};
-        });
-        EXPECT_TRUE(same_bits(outputs[0], y)) << what << " y";
-        EXPECT_TRUE(same_bits(outputs[1], dtable)) << what << " dtable";
+        for_all_elements(
+            [&](auto zero) { compare_embedding<decltype(zero)>(columns, some_tokens(num_tokens, 5), shift); });
       }
     }
   }
 }
 
+TEST(CudaEmbedding, AddsLongRunsOfOneToken) {
+  for (const size_t count : {31u, 32u, 33u, 64u, 71u}) {
+    for (const int32_t other : {9, 11, 13}) {
+      std::vector<int32_t> tokens(count, 12);
+      tokens.push_back(other);
+      tokens.insert(tokens.begin(), other);
+      compare_embedding<float>(8, tokens, 0);
+      compare_embedding<BFloat16>(8, tokens, 0);
+    }
+    compare_embedding<BFloat16>(8, std::vector<int32_t>(count, 14), 0);
+  }
+}
+
+template <typename T>
+void compare_position(int64_t batch, int64_t length, int64_t columns, bool add) {
+  const int64_t table_length = length + 2;
+  const auto table = random_elements<T>(table_length * columns, 1);
+  const auto dy = random_elements<T>(batch * length * columns, 2);
+  const auto before = random_values<float>(table_length * columns, 3);
+  const auto table32 = as_float(table), dy32 = as_float(dy);
+  auto y = dy32;
+  auto dtable = before;
+  cpu::position_forward(y.data(), table32.data(), batch, length, columns);
+  cpu::position_backward(dtable.data(), dy32.data(), batch, length, table_length, columns, add);
+  const std::string what =
+      fmt::format("{} [{},{},{}] add {}", dtype_name(DTypeOf<T>::value), batch, length, columns, add);
+  const auto outputs = under_every_order(what, [&] {
+    const OnDevice<T> device_table(table), device_dy(dy), device_y(dy);
+    const OnDevice<float> device_dtable(before);
+    cuda::position_forward(element_of<T>(), device_y.get(), device_table.get(), batch, length, columns, nullptr);
+    cuda::position_backward(element_of<T>(), device_dtable.get(), device_dy.get(), batch, length, table_length, columns,
+                            add, nullptr);
+    return std::tuple(device_y.values(), device_dtable.values());
+  });
+  EXPECT_TRUE(same_bits(std::get<0>(outputs), rounded_to<T>(y))) << what << " y";
+  EXPECT_TRUE(same_bits(std::get<1>(outputs), dtable)) << what << " dtable";
+}
+
 TEST(CudaPosition, HasTheBitsOfTheCpu) {
   for (const int64_t batch : {1, 3}) {
     for (const int64_t length : {1, 7, 9}) {
-      for (const int64_t columns : {1, 31, 33, 260, 513}) {
+      for (const int64_t columns : {1, 31, 33, 260, 520}) {
         for (const bool add : {false, true}) {
-          const int64_t table_length = length + 2;
-          const auto table = random_values<float>(table_length * columns, 1);
-          const auto dy = random_values<float>(batch * length * columns, 2);
-          auto y = dy;
-          auto dtable = table;
-          cpu::position_forward(y.data(), table.data(), batch, length, columns);
-          cpu::position_backward(dtable.data(), dy.data(), batch, length, table_length, columns, add);
-          const std::string what = fmt::format("[{},{},{}] add {}", batch, length, columns, add);
-          const auto outputs = under_every_order(what, [&] {
-            const OnDevice<float> device_table(table), device_dy(dy), device_y(dy);
-            cuda::position_forward(Element::kF32, device_y.get(), device_table.get(), batch, length, columns, nullptr);
-            cuda::position_backward(Element::kF32, device_table.get(), device_dy.get(), batch, length, table_length,
-                                    columns, add, nullptr);
-            return std::array{device_y.values(), device_table.values()};
-          });
-          EXPECT_TRUE(same_bits(outputs[0], y)) << what << " y";
-          EXPECT_TRUE(same_bits(outputs[1], dtable)) << what << " dtable";
+          for_all_elements([&](auto zero) { compare_position<decltype(zero)>(batch, length, columns, add); });
         }
       }
     }

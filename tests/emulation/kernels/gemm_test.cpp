@@ -267,6 +267,19 @@ TEST(CudaGemmPlan, SplitsDependOnTheShapeAlone) {
   EXPECT_EQ(splits(128, 128, 512), 1u);
 }
 
+TEST(CudaGemmPlan, ScratchIsBounded) {
+  MatmulCall call;
+  call.k = 1 << 20;
+  bool is_split = false;
+  for (call.m = 128; call.m <= 4096; call.m += 136) {
+    for (call.n = 128; call.n <= 8192; call.n += 264) {
+      EXPECT_LE(cuda::gemm_scratch_bytes(call), cuda::kGemmMostScratchBytes) << call.m << ' ' << call.n;
+      is_split = is_split || cuda::gemm_scratch_bytes(call) > 0;
+    }
+  }
+  EXPECT_TRUE(is_split);
+}
+
 TEST(CudaGemmPlan, NoSplitIsEmpty) {
   MatmulCall call;
   call.m = 128;

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/cpu/element.h"
 #include "kernels/plain_types.h"
 #include "runtime/base/dtype.h"
 #include "tests/emulation/emu/emulator.h"
@@ -40,9 +41,58 @@ class OnDevice {
   T* memory_;
 };
 
+// T: float, BFloat16, Float16 (or double, which stays what it is).
 template <typename T>
 std::vector<double> as_double(const std::vector<T>& values) {
-  return std::vector<double>(values.begin(), values.end());
+  std::vector<double> out(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    out[i] = static_cast<double>(cpu::widen(values[i]));
+  }
+  return out;
+}
+template <typename T>
+std::vector<float> as_float(const std::vector<T>& values) {
+  std::vector<float> out(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    out[i] = cpu::widen(values[i]);
+  }
+  return out;
+}
+// Each value rounded to T.
+template <typename T>
+std::vector<T> rounded_to(const std::vector<float>& values) {
+  std::vector<T> out(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    out[i] = cpu::narrow<T>(values[i]);
+  }
+  return out;
+}
+template <typename T>
+std::vector<T> random_elements(int64_t n, uint64_t stream, double scale = 1, double offset = 0) {
+  return rounded_to<T>(random_values<float>(n, stream, scale, offset));
+}
+
+// Compares numbers that were computed in fp32, with an error of tolerance * max(1, |expected|), and rounded to T once.
+template <typename T>
+void expect_rounded(const std::vector<T>& actual, const std::vector<double>& expected, double tolerance,
+                    const std::string& what) {
+  constexpr double kHalfStep = std::is_same_v<T, float> ? 0 : std::is_same_v<T, BFloat16> ? 0x1p-8 : 0x1p-11;
+  constexpr double kHalfSubnormal = std::is_same_v<T, Float16> ? 0x1p-25 : 0;
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const auto value = static_cast<double>(cpu::widen(actual[i]));
+    const double size = std::abs(expected[i]);
+    ASSERT_LE(std::abs(value - expected[i]), tolerance * std::max(1.0, size) + kHalfStep * size + kHalfSubnormal)
+        << what << " element " << i << ": " << value << ", expected " << expected[i];
+  }
+}
+
+// Calls function(T{}) for every element type of GPU kernels.
+template <typename Function>
+void for_all_elements(Function function) {
+  function(float{});
+  function(BFloat16{});
+  function(Float16{});
 }
 
 template <typename T>
