@@ -42,11 +42,11 @@ class Work {
   uint64_t ticket_ = 0;
 };
 
-// A fixed group of ranks. All ranks of the group call the same operations in the same order, from one thread. Host-memory
-// backends promise a fixed order of summation (ascending rank, fp32 accumulation for 16-bit types), so results repeat bit
-// for bit, and all_reduce equals reduce_scatter followed by all_gather; and that a maximum keeps NaN. On host-memory
-// backends collectives finish before the call returns (they wait for `after` and block the host); on the others they are
-// stream-ordered, and end when the work is waited on. exchange does not wait for its peers.
+// A fixed group of ranks. All ranks of the group call the same operations in the same order, from one thread.
+// Host-memory backends promise a fixed order of summation (ascending rank, fp32 accumulation for 16-bit types), so
+// results repeat bit for bit, and all_reduce equals reduce_scatter followed by all_gather; and that a maximum keeps
+// NaN. On host-memory backends collectives finish before the call returns (they wait for `after` and block the host);
+// on the others they are stream-ordered, and end when the work is waited on. exchange does not wait for its peers.
 class Communicator {
  public:
   virtual ~Communicator();

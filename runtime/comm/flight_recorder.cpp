@@ -163,6 +163,10 @@ std::optional<FlightRecorder::Mismatch> FlightRecorder::find_mismatch(uint64_t g
   return std::nullopt;
 }
 
+void FlightRecorder::end_job(ErrorCode code, const std::string& reason) {
+  board_.end_job(world_rank_, code, reason);
+}
+
 std::string FlightRecorder::dump(size_t num_last) const {
   const std::lock_guard lock(mutex_);
   std::string text = fmt::format("flight recorder of rank {}: the last operations of each group", world_rank_);

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/error.h"
 #include "runtime/comm/op_info.h"
 
 namespace ashlar {
@@ -31,8 +32,8 @@ struct OpRecord {
 };
 
 // How a group's operations end. In a blocking group the host waits in each of them (in an exchange: later). In an
-// asynchronous one they end on the device, which whoever watches it tells the recorder, from any thread. A channel is the
-// way from one rank to one other; its exchanges are numbered alike on both ends.
+// asynchronous one they end on the device, which whoever watches it tells the recorder, from any thread. A channel is
+// the way from one rank to one other; its exchanges are numbered alike on both ends.
 enum class GroupKind { kBlocking, kAsynchronous, kChannel };
 
 // Safe to use from several threads: the one that runs the rank, and a watchdog.
@@ -73,6 +74,9 @@ class FlightRecorder {
 
   // Blocks nothing. The last `num_last` operations of every live communicator, oldest first, one a line.
   std::string dump(size_t num_last = kRingLength) const;
+
+  // Ends the job for all ranks, unless another has; its reason then stands.
+  void end_job(ErrorCode code, const std::string& reason);
 
   StatusBoard& board() const { return board_; }
   int world_rank() const { return world_rank_; }

@@ -6,8 +6,7 @@
 
 namespace ashlar {
 HostCommunicator::HostCommunicator(HostRank& rank, const GroupInfo& group)
-    : Communicator(group.name, group.rank, group.world_ranks, group.id, rank.recorder(),
-                   GroupKind::kBlocking),
+    : Communicator(group.name, group.rank, group.world_ranks, group.id, rank.recorder(), GroupKind::kBlocking),
       host_rank_(rank),
       group_(group),
       parts_(rank.make_group(group)),

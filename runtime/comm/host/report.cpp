@@ -31,8 +31,8 @@ void append_rank(std::string& list, int world_rank) {
 
 }  // namespace
 
-std::string late_collective_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op, double waited_seconds,
-                                 std::span<const MemberState> members) {
+std::string late_collective_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op,
+                                 double waited_seconds, std::span<const MemberState> members) {
   std::string entered;
   std::string absent;
   std::string stuck;
@@ -57,8 +57,8 @@ std::string late_collective_text(FlightRecorder& recorder, const GroupInfo& grou
   return text + lines + idle_lines(recorder, group, named) + "\n" + recorder.board().table();
 }
 
-std::string late_exchange_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op, double waited_seconds,
-                               const Message& unfinished) {
+std::string late_exchange_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op,
+                               double waited_seconds, const Message& unfinished) {
   const int peer = group.world_ranks[static_cast<size_t>(unfinished.peer)];
   const std::string message = unfinished.is_send
                                   ? fmt::format("rank {} never received what was sent to it ({} bytes, tag {})", peer,
@@ -67,7 +67,8 @@ std::string late_exchange_text(FlightRecorder& recorder, const GroupInfo& group,
                                                 peer, unfinished.bytes, unfinished.tag);
   return fmt::format("rank {} waited {:.1f} s in {} of group \"{}\": {} (see --distributed-timeout-minutes)",
                      recorder.world_rank(), waited_seconds, op.text(), group.name, message) +
-         missing_line(recorder, group, peer) + idle_lines(recorder, group, std::span(&peer, 1)) + "\n" + recorder.board().table();
+         missing_line(recorder, group, peer) + idle_lines(recorder, group, std::span(&peer, 1)) + "\n" +
+         recorder.board().table();
 }
 
 std::string mismatch_text(const GroupInfo& group, const OpInfo& mine, int peer, const OpInfo& theirs) {

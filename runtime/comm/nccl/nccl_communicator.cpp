@@ -65,7 +65,7 @@ NcclCommunicator::Issued& NcclCommunicator::start_work(int num_lane_ops) {
     }
   }
   const std::lock_guard lock(nccl_rank_->lanes_mutex());
-  issued = {.ticket = ticket, .op = current_op(), .remaining = num_lane_ops, .numbers = {}};
+  issued = {.ticket = ticket, .op = current_op(), .remaining = num_lane_ops, .unpaired = 0, .numbers = {}};
   return issued;
 }
 
@@ -89,7 +89,8 @@ Work NcclCommunicator::local_copy(std::byte* out, const std::byte* in, size_t by
     return {};
   }
   Issued& issued = start_work(1);
-  return started(issued, lane().issue(current_op(), issued.ticket, after, [&] { lane().stream().copy(out, in, bytes); }));
+  return started(issued,
+                 lane().issue(current_op(), issued.ticket, after, [&] { lane().stream().copy(out, in, bytes); }));
 }
 
 Work NcclCommunicator::do_all_reduce(TensorView x, ReduceOp op, Stream& after) {
@@ -107,8 +108,8 @@ Work NcclCommunicator::do_all_gather(TensorView out, ConstTensorView in, Stream&
     return local_copy(out.data, in.data, in.bytes(), after);
   }
   return collective("ncclAllGather", after, [&](ncclComm_t comm, cudaStream_t stream) {
-    return nccl_rank_->nccl().all_gather(in.data, out.data, static_cast<size_t>(in.num_elements()),
-                                         nccl_type(in.dtype), comm, stream);
+    return nccl_rank_->nccl().all_gather(in.data, out.data, static_cast<size_t>(in.num_elements()), nccl_type(in.dtype),
+                                         comm, stream);
   });
 }
 
@@ -196,16 +197,26 @@ ncclComm_t NcclCommunicator::split_comm(int color, int key, const std::string& n
   const double timeout = recorder().timeout_seconds();
   // NCCL fills in the child when the parent is out of ncclInProgress; then the child may still be in it.
   const NcclLibrary& nccl = nccl_rank_->nccl();
-  nccl_rank_->call("ncclCommSplit", [&] { return nccl.split(lane().comm(), color, key, &child, &config); },
-                   lane().comm(), timeout, late);
+  nccl_rank_->call(
+      "ncclCommSplit", [&] { return nccl.split(lane().comm(), color, key, &child, &config); }, lane().comm(), timeout,
+      late);
   if (child != nullptr) {
-    nccl_rank_->call("ncclCommSplit", [] { return ncclInProgress; }, child, timeout, late);
+    nccl_rank_->call(
+        "ncclCommSplit", [] { return ncclInProgress; }, child, timeout, late);
   }
   return child;
 }
 
-void NcclCommunicator::wait_host(uint64_t ticket) {
+const NcclCommunicator::Issued& NcclCommunicator::waited_work(uint64_t ticket) const {
   const Issued& issued = works_[ticket % kMaxWorks];
+  DCHECK(issued.ticket != ticket || issued.unpaired == 0,
+         "a wait for a message of rank {} to itself in group \"{}\", of which only one side was started", rank(),
+         name());
+  return issued;
+}
+
+void NcclCommunicator::wait_host(uint64_t ticket) {
+  const Issued& issued = waited_work(ticket);
   for (size_t index = 0; issued.ticket == ticket && index < lanes_.size(); ++index) {
     if (issued.numbers[index] > 0) {
       lanes_[index]->wait_host(issued.numbers[index]);
@@ -214,7 +225,7 @@ void NcclCommunicator::wait_host(uint64_t ticket) {
 }
 
 void NcclCommunicator::wait_stream(uint64_t ticket, Stream& stream) {
-  const Issued& issued = works_[ticket % kMaxWorks];
+  const Issued& issued = waited_work(ticket);
   for (size_t index = 0; issued.ticket == ticket && index < lanes_.size(); ++index) {
     if (issued.numbers[index] > 0) {
       lanes_[index]->wait(issued.numbers[index], stream);

@@ -1,13 +1,15 @@
 // The communicator of device memory over NCCL. Operations are stream-ordered: they go to a stream of the group's own,
 // behind the work on `after`, and the host waits for none of them.
 //
-// Messages to and from a neighbour in the group (in a ring: the next and the previous rank) go through a channel for each
-// direction, so one that waits for its other side holds up nothing else, as schedules assume. Other messages share the
-// lane of the collectives: both sides name them in the same order among these, and the two directions in one exchange.
-// The first exchange with a neighbour makes the channels: it is Collective over the group and blocks the host.
+// Messages to and from a neighbour in the group (in a ring: the next and the previous rank) go through a channel for
+// each direction, so one that waits for its other side holds up nothing else, as schedules assume. Other messages share
+// the lane of the collectives: both sides name them in the same order among these, and the two directions in one
+// exchange. The first exchange with a neighbour makes the channels: it is Collective over the group and blocks the
+// host.
 #pragma once
 
 #include <array>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,7 +47,13 @@ class NcclCommunicator final : public Communicator {
     uint64_t ticket = 0;
     OpInfo op;
     int remaining = 0;  // lane operations that have not ended; under NcclRank::lanes_mutex()
+    int unpaired = 0;   // messages of a group of one whose other side has not been named
     std::array<uint64_t, kMostLanes> numbers{};
+  };
+
+  struct OwnMessage {
+    Transfer transfer;
+    uint64_t ticket = 0;
   };
 
   NcclLane& lane() { return *lanes_.front(); }
@@ -61,6 +69,7 @@ class NcclCommunicator final : public Communicator {
   Work exchange_with_self(std::span<const Transfer> transfers, Stream& after);
   void send_or_receive_together(Issued& issued, std::span<const Transfer> transfers, Stream& after);
   void ended(uint64_t ticket);
+  const Issued& waited_work(uint64_t ticket) const;
 
   // The lane of a transfer: an index into lanes_; 0 for the one of the collectives.
   size_t lane_of(const Transfer& transfer) const;
@@ -75,6 +84,8 @@ class NcclCommunicator final : public Communicator {
   std::vector<std::unique_ptr<NcclLane>> lanes_;
   std::vector<std::array<size_t, 2>> channels_;  // by peer: lane for sending, lane for receiving; 0: none
   bool has_channels_ = false;
+  std::deque<OwnMessage> own_sends_;  // of a group of one: the other side has not been named
+  std::deque<OwnMessage> own_receives_;
   Buffer scratch_;       // of splits and barriers
   Buffer host_scratch_;  // pinned
   uint64_t num_works_ = 0;

@@ -72,28 +72,39 @@ void NcclCommunicator::send_or_receive_together(Issued& issued, std::span<const 
   issued.numbers[0] = lane().issue_nccl(current_op(), issued.ticket, after, "ncclGroupEnd", call);
 }
 
+// A message of a group of one is copied when both of its sides are there, as work of the exchange that names the
+// second. The exchange that named the first then waits for that copy too.
 Work NcclCommunicator::exchange_with_self(std::span<const Transfer> transfers, Stream& after) {
   Issued& issued = start_work(1);
-  return started(issued, lane().issue(current_op(), issued.ticket, after, [&] {
-    auto receive = transfers.begin();
-    for (const Transfer& send : transfers) {
-      if (!is_send(send)) {
+  const uint64_t number = lane().issue(current_op(), issued.ticket, after, [&] {
+    for (const Transfer& transfer : transfers) {
+      std::deque<OwnMessage>& mine = is_send(transfer) ? own_sends_ : own_receives_;
+      std::deque<OwnMessage>& theirs = is_send(transfer) ? own_receives_ : own_sends_;
+      if (theirs.empty()) {
+        mine.push_back({transfer, issued.ticket});
+        ++issued.unpaired;
         continue;
       }
-      receive = std::find_if_not(receive, transfers.end(), is_send);
-      REQUIRE(receive != transfers.end() && receive->tag == send.tag && receive->data.bytes() == send.data.bytes(),
-              ErrorCode::kCommunication,
-              "rank {} of group \"{}\", alone in it, sends {} bytes with tag {} that it does not receive in the same "
-              "exchange",
-              rank(), name(), send.data.bytes(), send.tag);
-      lane().stream().copy(receive->data.data, send.data.data, send.data.bytes());
-      ++receive;
+      const OwnMessage other = theirs.front();
+      theirs.pop_front();
+      const Transfer& send = is_send(transfer) ? transfer : other.transfer;
+      const Transfer& receive = is_send(transfer) ? other.transfer : transfer;
+      REQUIRE(receive.tag == send.tag && receive.data.bytes() == send.data.bytes(), ErrorCode::kCommunication,
+              "rank {} of group \"{}\", alone in it, sends {} bytes with tag {} and receives {} bytes with tag {}",
+              rank(), name(), send.data.bytes(), send.tag, receive.data.bytes(), receive.tag);
+      lane().stream().copy(receive.data.data, send.data.data, send.data.bytes());
+      Issued& first = works_[other.ticket % kMaxWorks];
+      --first.unpaired;
+      first.numbers[0] = num_works_;  // a group of one issues one lane operation for each work
     }
-  }));
+  });
+  DCHECK(number == num_works_, "work {} of a group of one is lane operation {}", num_works_, number);
+  issued.numbers[0] = number;
+  return {this, issued.ticket};
 }
 
-// Every rank of the group calls ncclCommSplit alike. In each split two ranks of a pair meet, and no rank is in two pairs:
-// first (0,1), (2,3), ..., then (1,2), (3,4), ..., then the last and the first, each once for either direction.
+// Every rank of the group calls ncclCommSplit alike. In each split two ranks of a pair meet, and no rank is in two
+// pairs: first (0,1), (2,3), ..., then (1,2), (3,4), ..., then the last and the first, each once for either direction.
 void NcclCommunicator::make_channels() {
   has_channels_ = true;
   const GroupInfo meeting{.id = child_group_id(group_id(), 0, -1),
@@ -136,11 +147,11 @@ void NcclCommunicator::make_channel(int lower, bool upwards, const GroupInfo& me
   if (lower < 0) {
     return;
   }
-  const GroupInfo ends{.id = child_group_id(group_id(), 1 + static_cast<uint64_t>(from), to),
-                       .name = channel_name,
-                       .rank = rank() == from ? 0 : 1,
-                       .world_ranks = {group_.world_ranks[static_cast<size_t>(from)],
-                                       group_.world_ranks[static_cast<size_t>(to)]}};
+  const GroupInfo ends{
+      .id = child_group_id(group_id(), 1 + static_cast<uint64_t>(from), to),
+      .name = channel_name,
+      .rank = rank() == from ? 0 : 1,
+      .world_ranks = {group_.world_ranks[static_cast<size_t>(from)], group_.world_ranks[static_cast<size_t>(to)]}};
   lanes_.push_back(std::make_unique<NcclLane>(*nccl_rank_, comm, ends, nccl_rank_->new_stream(), std::nullopt,
                                               [this](uint64_t ticket) { ended(ticket); }));
   const int peer = rank() == from ? to : from;

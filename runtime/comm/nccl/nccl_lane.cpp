@@ -135,10 +135,12 @@ void NcclLane::wait_host(uint64_t number) {
 
 void NcclLane::begin_end() {
   if (comm_ != nullptr) {
-    rank_.call("ncclCommFinalize", [&] {
-      const ncclResult_t result = rank_.nccl().finalize(comm_);
-      return result == ncclInProgress ? ncclSuccess : result;  // end() waits
-    }, comm_, 0, {});
+    rank_.call("ncclCommFinalize",
+               [&] {
+                 const ncclResult_t result = rank_.nccl().finalize(comm_);
+                 return result == ncclInProgress ? ncclSuccess : result;  // end() waits
+               },
+               comm_, 0, {});
   }
 }
 
@@ -147,10 +149,12 @@ void NcclLane::end() {
     return;
   }
   constexpr double kPatienceSeconds = 20;  // a known place to hang; the work of the job is done
-  rank_.call("ncclCommFinalize", [] { return ncclInProgress; }, comm_, kPatienceSeconds, [&](double waited) {
-    return fmt::format("rank {} waited {:.1f} s for the end of communicator \"{}\" (ncclCommFinalize)",
-                       rank_.recorder().world_rank(), waited, group_.name);
-  });
+  rank_.call(
+      "ncclCommFinalize", [] { return ncclInProgress; }, comm_, kPatienceSeconds,
+      [&](double waited) {
+        return fmt::format("rank {} waited {:.1f} s for the end of communicator \"{}\" (ncclCommFinalize)",
+                           rank_.recorder().world_rank(), waited, group_.name);
+      });
   ncclComm_t ending = nullptr;
   {
     const std::lock_guard lock(rank_.lanes_mutex());

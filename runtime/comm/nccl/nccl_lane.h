@@ -1,5 +1,5 @@
-// One NCCL communicator, the stream that its operations go to, and which of them are under way. A group has one lane for
-// its collectives, and one for each direction in which it talks to a neighbour.
+// One NCCL communicator, the stream that its operations go to, and which of them are under way. A group has one lane
+// for its collectives, and one for each direction in which it talks to a neighbour.
 #pragma once
 
 #include <array>
@@ -109,7 +109,10 @@ uint64_t NcclLane::issue(const OpInfo& info, uint64_t ticket, Stream& after, Enq
 
 template <typename Call>
 uint64_t NcclLane::issue_nccl(const OpInfo& info, uint64_t ticket, Stream& after, const char* name, Call&& call) {
-  return issue(info, ticket, after, [&] { use(name, [&] { return call(comm_, stream_->handle()); }, info); });
+  return issue(info, ticket, after, [&] {
+    use(
+        name, [&] { return call(comm_, stream_->handle()); }, info);
+  });
 }
 
 ncclDataType_t nccl_type(DType dtype);

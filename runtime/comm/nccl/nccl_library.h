@@ -1,6 +1,6 @@
-// The calls of NCCL that this runtime makes, as a table. Includes NCCL's header. nccl_library.cpp opens the library when
-// the first communicator is made: linked the usual way it would cost every program 200 MB of mapped memory at its start,
-// and a program could not start where it is missing. Emulated builds link a stand-in instead.
+// The calls of NCCL that this runtime makes, as a table. Includes NCCL's header. nccl_library.cpp opens the library
+// when the first communicator is made: linked the usual way it would cost every program 200 MB of mapped memory at its
+// start, and a program could not start where it is missing. Emulated builds link a stand-in instead.
 #pragma once
 
 #include <nccl.h>

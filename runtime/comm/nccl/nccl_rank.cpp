@@ -71,8 +71,8 @@ void NcclRank::call(const char* name, const std::function<ncclResult_t()>& call,
   }
   if (result != ncclSuccess) {
     check_job_runs(recorder_);  // the watchdog saw it first, and has said more
-    fail(ErrorCode::kCommunication, fmt::format("NCCL failed at {}: {}; {}", name, nccl_.error_text(result),
-                                                nccl_.last_error(comm)));
+    fail(ErrorCode::kCommunication,
+         fmt::format("NCCL failed at {}: {}; {}", name, nccl_.error_text(result), nccl_.last_error(comm)));
   }
 }
 

@@ -1,5 +1,5 @@
-// What all NCCL communicators of a rank share: the library, the device, one lock around its calls, and the lanes that the
-// watchdog looks at.
+// What all NCCL communicators of a rank share: the library, the device, one lock around its calls, and the lanes that
+// the watchdog looks at.
 #pragma once
 
 #include <atomic>
@@ -40,8 +40,8 @@ class NcclRank {
   // Makes one call of NCCL, alone: `call` returns NCCL's result. While the communicator (null: none yet) is then
   // ncclInProgress, waits: Blocks the host, until the deadline, where late(seconds waited) says what to report. Throws
   // when the job was ended.
-  void call(const char* name, const std::function<ncclResult_t()>& call, const ncclComm_t& comm,
-            double timeout_seconds, const std::function<std::string(double)>& late);
+  void call(const char* name, const std::function<ncclResult_t()>& call, const ncclComm_t& comm, double timeout_seconds,
+            const std::function<std::string(double)>& late);
 
   // A config for a communicator of that name, which must live as long as the config.
   ncclConfig_t config(const char* name) const;

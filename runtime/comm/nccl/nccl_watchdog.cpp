@@ -91,8 +91,7 @@ std::optional<NcclWatchdog::Failure> NcclWatchdog::look_at_lanes(double now) {
                                  oldest ? fmt::format("under way there is {}, for {:.1f} s", oldest->op.text(),
                                                       oldest->waited_seconds)
                                         : "nothing is under way there",
-                                 oldest ? issued_text(recorder, *oldest) : "", under_way(now),
-                                 rank_.board().table())};
+                                 oldest ? issued_text(recorder, *oldest) : "", under_way(now), rank_.board().table())};
     }
     const std::optional<NcclLane::Late> found = lane->late(now, recorder.timeout_seconds());
     const auto worse = [&] {

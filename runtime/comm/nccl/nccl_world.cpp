@@ -28,8 +28,8 @@ void set_defaults(int version) {
   setenv("NCCL_DEBUG", "WARN", kNoOverwrite);  // so that errors carry a text
   int driver = 0;
   check_cuda(cudaDriverGetVersion(&driver), "cudaDriverGetVersion", 0);
-  // Communicators start their operations in the order in which the host issued them. With CUDA before 12.3 that would also
-  // make each wait for the end of the one before.
+  // Communicators start their operations in the order in which the host issued them. With CUDA before 12.3 that would
+  // also make each wait for the end of the one before.
   if (version >= kConcurrentNccl && driver >= 12030) {
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", kNoOverwrite);
   }
@@ -63,13 +63,15 @@ ncclComm_t start(NcclRank& rank, RankContext& host, const GroupInfo& group, doub
   ncclConfig_t config = rank.config(group.name.c_str());
   ncclComm_t comm = nullptr;
   try {
-    rank.call("ncclCommInitRankConfig",
-              [&] { return rank.nccl().init(&comm, group.size(), id, group.rank, &config); }, comm,
-              init_timeout_seconds, [&](double waited) {
-                return fmt::format("rank {} waited {:.1f} s for the other ranks at the start of NCCL "
-                                   "(ncclCommInitRankConfig); see --distributed-init-timeout-seconds\n{}",
-                                   rank.recorder().world_rank(), waited, rank.board().table());
-              });
+    rank.call(
+        "ncclCommInitRankConfig", [&] { return rank.nccl().init(&comm, group.size(), id, group.rank, &config); }, comm,
+        init_timeout_seconds,
+        [&](double waited) {
+          return fmt::format(
+              "rank {} waited {:.1f} s for the other ranks at the start of NCCL "
+              "(ncclCommInitRankConfig); see --distributed-init-timeout-seconds\n{}",
+              rank.recorder().world_rank(), waited, rank.board().table());
+        });
   } catch (...) {
     if (comm != nullptr) {
       rank.nccl().abort(comm);
@@ -104,6 +106,7 @@ std::unique_ptr<Communicator> make_nccl_world(RankContext& host, Device& device,
     set_defaults(version);
   });
   const auto rank = std::make_shared<NcclRank>(host, device, nccl, version);
+  use_cuda_device(rank->new_stream()->device_index());  // where NCCL starts its kernels
   ncclComm_t comm = nullptr;
   if (group.size() > 1) {
     comm = start(*rank, host, group, init_timeout_seconds);

@@ -1,5 +1,6 @@
 // Every contract case on thread ranks (1, 2, 3, 4 and 8, both carriers, inline and queued streams, and over the staged
-// communicator and NCCL, on GPUs where there are any: those of the emulated build); under mpirun, on the processes of the job.
+// communicator and NCCL, on GPUs where there are any: those of the emulated build); under mpirun, on the processes of
+// the job.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
