@@ -64,7 +64,7 @@ class KernelTable(unittest.TestCase):
         self.assertEqual((code, output[:-1]), (1, [f"gemm_nt gemm_kernel<fp16> {line}" for line in lines]))
 
     def test_the_table_can_be_read_and_is_met(self):
-        self.assertIn("gemm_nt gemm_kernel<fp16> sm_80: regs=200 stack=0 shared=64 HMMA=64 LDG.128=2 STG.128=1\n",
+        self.assertIn("gemm_nt gemm_kernel<fp16> sm_80: regs=200 stack=0 shared=64 HMMA=64 LDG.128=2 STG.128=1 between=0\n",
                       self.table.read_text(encoding="utf-8"))
         self.assertEqual(self.run_script(), (0, ["kernel_table.py: 2 kernel instances, 0 problems"]))
 
@@ -90,6 +90,11 @@ class KernelTable(unittest.TestCase):
                              flags=("--update",))
         self.write(GOOD, code=GOOD["code"] + [(0x986, 4)])
         self.assert_reported("sm_80: narrow is 1, the rule is <= 0: operands and results move in 16 bytes",
+                             flags=("--update",))
+
+    def test_instructions_between_products_are_counted(self):
+        self.write(GOOD, code=GOOD["code"] + [LDG_128] * 76 + [HMMA])
+        self.assert_reported("sm_80: per HMMA is 1.215, the rule is <= 1.2: the tensor cores are kept busy",
                              flags=("--update",))
 
     def test_new_and_lost_kernels_are_reported(self):

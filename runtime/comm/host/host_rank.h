@@ -15,7 +15,7 @@
 #include "runtime/comm/host/messenger.h"
 #include "runtime/comm/host/rounds.h"
 #include "runtime/comm/host/status_board.h"
-#include "runtime/comm/wait.h"
+#include "runtime/comm/wait_reached.h"
 
 namespace ashlar {
 

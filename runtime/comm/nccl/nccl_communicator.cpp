@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "runtime/comm/host/report.h"
-#include "runtime/comm/wait.h"
+#include "runtime/comm/wait_reached.h"
 
 namespace ashlar {
 
@@ -164,7 +164,8 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(int color, int key, con
     issued.numbers[0] = number;
     stream.copy(host_scratch_.data() + pair_bytes, gathered, pair_bytes * static_cast<size_t>(size()));
     const auto copied = nccl_rank_->device().create_event();
-    wait_until_done(stream, *copied, recorder(), "the colors of a split");
+    stream.record(*copied);
+    wait_reached(*copied, stream, recorder(), "the colors of a split");
     lane().wait_host(number);
     all.resize(static_cast<size_t>(size()) * 2);
     std::copy_n(reinterpret_cast<const int64_t*>(host_scratch_.data() + pair_bytes), all.size(), all.begin());

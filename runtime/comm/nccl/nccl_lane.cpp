@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "runtime/comm/host/report.h"
-#include "runtime/comm/wait.h"
+#include "runtime/comm/wait_reached.h"
 
 namespace ashlar {
 
@@ -73,7 +73,7 @@ NcclLane::~NcclLane() {
 void NcclLane::make_room() {
   check_job_runs(rank_.recorder());
   if (num_issued_ >= kMaxOps) {
-    wait_until_reached(*op(num_issued_ + 1).end, rank_.recorder(), wait_text_.c_str());
+    wait_reached(*op(num_issued_ + 1).end, *stream_, rank_.recorder(), wait_text_);
     const std::lock_guard lock(rank_.lanes_mutex());
     advance(steady_seconds());
   }
@@ -128,7 +128,7 @@ void NcclLane::wait_host(uint64_t number) {
   if (number + kMaxOps <= num_issued_) {
     return;
   }
-  wait_until_reached(*op(number).end, rank_.recorder(), wait_text_.c_str());
+  wait_reached(*op(number).end, *stream_, rank_.recorder(), wait_text_);
   const std::lock_guard lock(rank_.lanes_mutex());
   advance(steady_seconds());
 }

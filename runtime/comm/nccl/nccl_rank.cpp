@@ -9,7 +9,7 @@
 #include "runtime/comm/host/report.h"
 #include "runtime/comm/nccl/nccl_lane.h"
 #include "runtime/comm/nccl/nccl_watchdog.h"
-#include "runtime/comm/wait.h"
+#include "runtime/comm/wait_reached.h"
 
 namespace ashlar {
 namespace {

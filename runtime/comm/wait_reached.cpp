@@ -1,4 +1,4 @@
-#include "runtime/comm/wait.h"
+#include "runtime/comm/wait_reached.h"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -20,7 +20,7 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-[[noreturn]] void fail_late(FlightRecorder& recorder, const char* what, double waited_seconds) {
+[[noreturn]] void fail_late(FlightRecorder& recorder, std::string_view what, double waited_seconds) {
   StatusBoard& board = recorder.board();
   const std::string text = fmt::format(
       "rank {} waited {:.1f} s for its device, for {}, and no operation ended (see --distributed-timeout-minutes)\n{}",
@@ -45,15 +45,15 @@ void check_job_runs(FlightRecorder& recorder) {
                                             reason.substr(0, reason.find('\n')), board.stand(recorder.world_rank())));
 }
 
-void wait_until_reached(const Event& event, FlightRecorder& recorder, const char* what) {
-  // As in waits for peers: short looks, then the core is offered to others, then sleeps.
-  constexpr int kLooks = 64;
+void wait_reached(const Event& event, Stream& stream, FlightRecorder& recorder, std::string_view what) {
   constexpr double kYieldSeconds = 1e-3;
   constexpr std::chrono::microseconds kSleep(50);
-  for (int look = 0; look < kLooks; ++look) {
-    if (event.reached()) {
-      return;
-    }
+  if (event.reached()) {
+    return;
+  }
+  if (stream.device().kind() == DeviceKind::kCpu) {
+    stream.synchronize();  // work of a CPU stream waits for no other rank, and this throws what failed in it
+    return;
   }
   const double start = steady_seconds();
   while (!event.reached()) {
@@ -69,11 +69,6 @@ void wait_until_reached(const Event& event, FlightRecorder& recorder, const char
       std::this_thread::sleep_for(kSleep);
     }
   }
-}
-
-void wait_until_done(Stream& stream, Event& event, FlightRecorder& recorder, const char* what) {
-  stream.record(event);
-  wait_until_reached(event, recorder, what);
 }
 
 }  // namespace ashlar
