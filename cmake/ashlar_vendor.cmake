@@ -1,4 +1,7 @@
 # NVIDIA's libraries under one name each: the real one, or in an emulated build its stand-in from tests/emulation.
+# What kernels/cuda/CMakeLists.txt has nvcc compile for: machine code for A100 and for H100/H200, and PTX of the A100's for
+# everything newer. Programs compare it with the GPUs they find.
+set(ASHLAR_CUDA_ARCHITECTURES sm_80 sm_90a compute_80)
 if(NOT CUDAToolkit_FOUND)
   return()
 endif()

@@ -2,6 +2,7 @@
 
 #include "kernels/checks.h"
 #include "kernels/cpu/activation.h"
+#include "kernels/cuda/activation.h"
 #include "kernels/dispatch.h"
 
 namespace ashlar::kernels {
@@ -11,7 +12,10 @@ void activation_forward(TensorView y, ConstTensorView x, Activation activation, 
   const int64_t n = x.num_elements();
   check_view(kOp, "x", x, x.dtype, n);
   check_view(kOp, "y", y, x.dtype, n);
-  with_float_type(x.dtype, kOp, [&](auto zero) {
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::activation_forward(element_of(kOp, x.dtype), y.data, x.data, n, activation, gpu->handle());
+  }
+  with_compute_type(x.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp, [y_data = y.as<T>(), x_data = x.as<T>(), n, activation] {
       cpu::activation_forward(y_data, x_data, n, activation);
@@ -25,7 +29,10 @@ void activation_backward(TensorView dx, ConstTensorView dy, ConstTensorView x, A
   check_view(kOp, "x", x, x.dtype, n);
   check_view(kOp, "dy", dy, x.dtype, n);
   check_view(kOp, "dx", dx, x.dtype, n);
-  with_float_type(x.dtype, kOp, [&](auto zero) {
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::activation_backward(element_of(kOp, x.dtype), dx.data, dy.data, x.data, n, activation, gpu->handle());
+  }
+  with_compute_type(x.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp, [dx_data = dx.as<T>(), dy_data = dy.as<T>(), x_data = x.as<T>(), n, activation] {
       cpu::activation_backward(dx_data, dy_data, x_data, n, activation);
@@ -43,7 +50,11 @@ void add_bias_residual(TensorView out, ConstTensorView a, ConstTensorView b, Con
   if (bias.data != nullptr) {
     check_view(kOp, "bias", bias, a.dtype, columns);
   }
-  with_float_type(a.dtype, kOp, [&](auto zero) {
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::add_bias_residual(element_of(kOp, a.dtype), out.data, a.data, b.data, bias.data, rows, columns,
+                                   gpu->handle());
+  }
+  with_compute_type(a.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp,
            [out_data = out.as<T>(), a_data = a.as<T>(), b_data = b.as<T>(),
@@ -57,7 +68,10 @@ void add(TensorView y, ConstTensorView x, Stream& stream) {
   const int64_t n = x.num_elements();
   check_view(kOp, "x", x, x.dtype, n);
   check_view(kOp, "y", y, x.dtype, n);
-  with_float_type(x.dtype, kOp, [&](auto zero) {
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::add(element_of(kOp, x.dtype), y.data, x.data, n, gpu->handle());
+  }
+  with_compute_type(x.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp, [y_data = y.as<T>(), x_data = x.as<T>(), n] { cpu::add(y_data, x_data, n); });
   });

@@ -2,6 +2,7 @@
 
 #include "kernels/checks.h"
 #include "kernels/cpu/reduce.h"
+#include "kernels/cuda/reduce.h"
 #include "kernels/dispatch.h"
 
 namespace ashlar::kernels {
@@ -11,7 +12,10 @@ void sum_of_squares(TensorView blocks, ConstTensorView x, Stream& stream) {
   const int64_t n = x.num_elements();
   check_view(kOp, "x", x, x.dtype, n);
   check_view(kOp, "blocks", blocks, DType::kF64, (n + kNormBlock - 1) / kNormBlock);
-  with_float_type(x.dtype, kOp, [&](auto zero) {
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::sum_of_squares(blocks.as<double>(), x.as<float>(), n, gpu->handle());
+  }
+  with_stat_type(x.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp,
            [blocks_data = blocks.as<double>(), x_data = x.as<T>(), n] { cpu::sum_of_squares(blocks_data, x_data, n); });
@@ -23,7 +27,10 @@ void sum_in_order(TensorView total, ConstTensorView x, Stream& stream) {
   const int64_t n = x.num_elements();
   check_view(kOp, "x", x, x.dtype, n);
   check_view(kOp, "total", total, DType::kF64, 1);
-  with_float_type(x.dtype, kOp, [&](auto zero) {
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::sum_in_order(total.as<double>(), x.as<float>(), n, gpu->handle());
+  }
+  with_stat_type(x.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp,
            [total_data = total.as<double>(), x_data = x.as<T>(), n] { cpu::sum_in_order(total_data, x_data, n); });

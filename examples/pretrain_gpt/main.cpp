@@ -7,9 +7,11 @@
 #include "parallel/model/hf_gpt2.h"
 #include "parallel/train/signals.h"
 #include "parallel/train/start.h"
+#include "parallel/train/start_device.h"
 #include "parallel/train/test_faults.h"
 #include "parallel/train/train_checkpoint.h"
 #include "parallel/train/verify_layout.h"
+#include "runtime/comm/device_world.h"
 
 namespace ashlar {
 namespace {
@@ -19,7 +21,7 @@ void load_weights(Training& training, uint64_t data_fingerprint) {
   const TrainOptions& options = training.options;
   const bool speaks = training.rank.world.rank() == 0;
   if (!options.load_hf.empty()) {
-    load_hf(training.rank, options.load_hf, checkpoint_slices(training, false));
+    load_hf_weights(training, options.load_hf);
     if (speaks) {
       training.rank.log.info("weights from --load-hf {}", options.load_hf);
     }
@@ -76,11 +78,26 @@ bool due(int64_t interval, int64_t iteration) {
   return interval > 0 && iteration % interval == 0;
 }
 
+// Collective. Reports the results of submitted steps until at most `num_left` are still on their way; ends the job at
+// one that is not finite. Returns the stop signal that some rank received, 0 for none.
+int take_results(Training& training, const SampleSource& source, size_t num_left, RunReport& report) {
+  int stop_signal = 0;
+  while (training.results.num_pending() > num_left) {
+    const StepResult step = take_result(training);
+    report.step(step);
+    if (!step.finite && training.options.check_for_nan_in_loss_and_grad) {
+      throw AgreedError(ErrorCode::kNumerics, report.describe_non_finite(step, find_non_finite(training, source)));
+    }
+    stop_signal = std::max(stop_signal, step.stop_signal);
+  }
+  return stop_signal;
+}
+
 int run_training(RankContext& rank, const TrainOptions& options) {
   const StopSignals signals;  // first, so that a signal during the start does not kill: one step, a save, the end
   const DataSources data = open_data(rank, options);
   Training training(rank, options);
-  const TestFaults faults(options);
+  TestFaults faults(options);
   faults.install(training);
   load_weights(training, data.fingerprint);
   if (!options.save_hf.empty()) {
@@ -99,14 +116,16 @@ int run_training(RankContext& rank, const TrainOptions& options) {
     report.already_done();
   }
   while (!is_last) {
-    const StepResult step = train_step(training, *data.train, &signals);
-    report.step(step);
-    if (!step.finite && options.check_for_nan_in_loss_and_grad) {
-      throw AgreedError(ErrorCode::kNumerics, report.describe_non_finite(step, find_non_finite(training, *data.train)));
-    }
+    submit_step(training, *data.train, &signals);
     const int64_t iteration = training.state.iteration;
-    stop_signal = step.stop_signal;
-    is_last = stop_signal != 0 || iteration >= options.train_iters || due(options.exit_interval, iteration);
+    const bool ends_here = iteration >= options.train_iters || due(options.exit_interval, iteration);
+    const bool needs_result =
+        ends_here || due(options.eval_interval, iteration) || due(options.save_interval, iteration);
+    stop_signal = take_results(training, *data.train, needs_result ? 0 : result_lag(training), report);
+    if (stop_signal != 0) {  // the step behind the one that brought it is part of the run
+      take_results(training, *data.train, 0, report);
+    }
+    is_last = stop_signal != 0 || ends_here;
     if (data.valid && stop_signal == 0 && (is_last || due(options.eval_interval, iteration))) {
       report.validation(evaluate(training, *data.valid, options.eval_iters));
     }
@@ -154,7 +173,9 @@ int pretrain_gpt(RankContext& rank, const std::vector<std::string>& args) {
     return dry_run(rank, command.options);
   }
   const TrainOptions options = resolve_for_world(rank, command.options);
-  return options.verify_layout > 0 ? run_verify_layout(rank, options) : run_training(rank, options);
+  DeviceWorld on_device(rank, start_device(rank, options));
+  return options.verify_layout > 0 ? run_verify_layout(on_device.context(), options)
+                                   : run_training(on_device.context(), options);
 }
 
 }  // namespace

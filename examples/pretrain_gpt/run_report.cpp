@@ -75,16 +75,15 @@ RunReport::RunReport(Training& training, const DataSources& data)
 void RunReport::step(const StepResult& result) {
   const double seconds = std::chrono::duration<double>(Clock::now() - step_start_).count();
   const TrainOptions& options = training_.options;
-  const TrainState& state = training_.state;
   const bool updated = result.finite || !options.check_for_nan_in_loss_and_grad;
-  const int64_t iteration = updated ? state.iteration : state.iteration + 1;
+  const int64_t iteration = result.step;
   const int64_t step_tokens = options.global_batch_size * options.seq_length;
 
   StepMetrics metrics;
   metrics.step = iteration;
   metrics.total_steps = options.train_iters;
-  metrics.consumed_samples = state.consumed_samples;
-  metrics.consumed_tokens = state.consumed_samples * options.seq_length;
+  metrics.consumed_samples = result.consumed_samples;
+  metrics.consumed_tokens = result.consumed_samples * options.seq_length;
   metrics.global_batch_size = options.global_batch_size;
   metrics.loss = plain_nan(result.loss);
   metrics.grad_norm = plain_nan(result.grad_norm);
@@ -173,8 +172,7 @@ std::string RunReport::describe_non_finite(const StepResult& result, const std::
   return fmt::format(
       "step {}: loss {}, gradient norm {}: {}. The weights are those of step {}; nothing was saved. "
       "--no-check-for-nan-in-loss-and-grad goes on regardless",
-      training_.state.iteration + 1, plain_nan(result.loss), plain_nan(result.grad_norm), where,
-      training_.state.iteration);
+      result.step, plain_nan(result.loss), plain_nan(result.grad_norm), where, result.step - 1);
 }
 
 template <typename Metrics>

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "kernels/prepare.h"
 #include "parallel/layers/head.h"
 #include "runtime/base/rng.h"
 
@@ -34,7 +35,9 @@ Generator::Generator(RankContext& rank, const std::string& directory, int64_t it
       grid_(rank, GridShape{}),
       stream_(rank.device.create_stream()),
       stage_(make_stage(config_, {config_.num_layers}, 0, 0, 1)),
-      store_(rank.device, grid_, {0}, {stage_->parameters()}, config_.dtype) {
+      store_(rank.device, grid_, {0}, {stage_->parameters()}, config_.dtype),
+      copy_(rank.device) {
+  kernels::prepare_kernels(*stream_, {});
   load_checkpoint(rank, directory, iteration, weight_slices(store_));
   const BatchShape longest{1, config_.max_positions};
   activations_ = rank.device.allocate(stage_->saved_bytes(longest), "activations");
@@ -47,9 +50,9 @@ int32_t Generator::next(std::span<const int32_t> context, const SamplingOptions&
   const BatchShape shape{1, static_cast<int64_t>(length)};
   Arena arena(activations_.data(), activations_.bytes());
   StageChunk::ActivationSlot slot = stage_->activation_layout(arena, shape);
-  std::copy_n(context.end() - static_cast<std::ptrdiff_t>(length), length, slot.batch.tokens.as<int32_t>());
-  std::fill_n(slot.batch.targets.as<int32_t>(), length, 0);
-  std::fill_n(slot.batch.mask.as<float>(), length, 0.0f);
+  copy_.to_device(slot.batch.tokens.data, context.data() + (context.size() - length), length * sizeof(int32_t));
+  stream_->fill_zero(slot.batch.targets.data, slot.batch.targets.bytes());
+  stream_->fill_zero(slot.batch.mask.data, slot.batch.mask.bytes());
 
   Arena workspace(workspace_.data(), workspace_.bytes());
   LayerContext layer_context{.stream = *stream_,
@@ -63,8 +66,8 @@ int32_t Generator::next(std::span<const int32_t> context, const SamplingOptions&
   stream_->synchronize();
   const auto& head = static_cast<const LossHead&>(*stage_->layers().back());
   const TensorView logits = head.logits(shape, {slot.saved.back(), Arena()});  // [T,V]
-  const float* last = logits.as<float>() + (shape.seq - 1) * logits.shape[1];
-  return choose({last, static_cast<size_t>(config_.vocab)}, sampling, position);
+  const ConstTensorView last = copy_.on_host(logits.slice(shape.seq - 1, shape.seq), scratch_);
+  return choose({last.as<float>(), static_cast<size_t>(config_.vocab)}, sampling, position);
 }
 
 int32_t Generator::choose(std::span<const float> logits, const SamplingOptions& sampling, uint64_t position) const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "parallel/train/train_checkpoint.h"
+#include "runtime/tensor/host_copy.h"
 
 namespace ashlar {
 
@@ -35,6 +36,8 @@ class Generator {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<StageChunk> stage_;
   ParameterStore store_;
+  HostCopy copy_;
+  std::vector<std::byte> scratch_;
   Buffer activations_;
   Buffer workspace_;
 };

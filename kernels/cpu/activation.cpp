@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/cpu/element.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -71,7 +72,7 @@ void forward(T* y, const T* x, int64_t n) {
   for_blocks(n, [=](int64_t begin, int64_t end) {
 #pragma GCC ivdep
     for (int64_t i = begin; i < end; ++i) {
-      y[i] = Function::value(x[i]);
+      y[i] = narrow<T>(Function::value(widen(x[i])));
     }
   });
 }
@@ -81,7 +82,7 @@ void backward(T* dx, const T* dy, const T* x, int64_t n) {
   for_blocks(n, [=](int64_t begin, int64_t end) {
 #pragma GCC ivdep
     for (int64_t i = begin; i < end; ++i) {
-      dx[i] = dy[i] * Function::slope(x[i]);
+      dx[i] = narrow<T>(widen(dy[i]) * Function::slope(widen(x[i])));
     }
   });
 }
@@ -104,7 +105,7 @@ void add_bias_residual(T* out, const T* a, const T* b, const T* bias, int64_t ro
     for_blocks(rows * columns, [=](int64_t begin, int64_t end) {
 #pragma GCC ivdep
       for (int64_t i = begin; i < end; ++i) {
-        out[i] = a[i] + b[i];
+        out[i] = narrow<T>(widen(a[i]) + widen(b[i]));
       }
     });
     return;
@@ -114,7 +115,7 @@ void add_bias_residual(T* out, const T* a, const T* b, const T* bias, int64_t ro
     const int64_t at = row * columns;
 #pragma GCC ivdep
     for (int64_t c = 0; c < columns; ++c) {
-      out[at + c] = a[at + c] + b[at + c] + bias[c];
+      out[at + c] = narrow<T>(widen(a[at + c]) + widen(b[at + c]) + widen(bias[c]));
     }
   }
 }
@@ -124,18 +125,20 @@ void add(T* y, const T* x, int64_t n) {
   for_blocks(n, [=](int64_t begin, int64_t end) {
 #pragma GCC ivdep
     for (int64_t i = begin; i < end; ++i) {
-      y[i] += x[i];
+      y[i] = narrow<T>(widen(y[i]) + widen(x[i]));
     }
   });
 }
 
-template void activation_forward(float*, const float*, int64_t, Activation);
-template void activation_forward(double*, const double*, int64_t, Activation);
-template void activation_backward(float*, const float*, const float*, int64_t, Activation);
-template void activation_backward(double*, const double*, const double*, int64_t, Activation);
-template void add_bias_residual(float*, const float*, const float*, const float*, int64_t, int64_t);
-template void add_bias_residual(double*, const double*, const double*, const double*, int64_t, int64_t);
-template void add(float*, const float*, int64_t);
-template void add(double*, const double*, int64_t);
+#define INSTANTIATE(T)                                                                 \
+  template void activation_forward(T*, const T*, int64_t, Activation);                 \
+  template void activation_backward(T*, const T*, const T*, int64_t, Activation);      \
+  template void add_bias_residual(T*, const T*, const T*, const T*, int64_t, int64_t); \
+  template void add(T*, const T*, int64_t)
+INSTANTIATE(float);
+INSTANTIATE(double);
+INSTANTIATE(BFloat16);
+INSTANTIATE(Float16);
+#undef INSTANTIATE
 
 }  // namespace ashlar::kernels::cpu

@@ -1,4 +1,5 @@
-// Activations and elementwise sums on the CPU; the contract is kernels/activation.h. T is float or double.
+// Activations and elementwise sums on the CPU; the contract is kernels/activation.h. T is float, double, BFloat16 or
+// Float16.
 #pragma once
 
 #include <cstdint>

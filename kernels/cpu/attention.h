@@ -1,8 +1,9 @@
-// CPU attention; the contract is kernels/attention.h. T is float or double.
+// CPU attention; the contract is kernels/attention.h. T is float, double, BFloat16 or Float16.
 #pragma once
 
 #include <cstdint>
 
+#include "kernels/cpu/element.h"
 #include "kernels/plain_types.h"
 
 namespace ashlar::kernels::cpu {
@@ -21,11 +22,12 @@ struct AttentionSizes {
 
 // out [B,T,H,D], lse [B,H,T] from qkv [B,T,3,H,D].
 template <typename T>
-void attention_forward(T* out, T* lse, const T* qkv, AttentionSizes sizes);
+void attention_forward(T* out, Compute<T>* lse, const T* qkv, AttentionSizes sizes);
 
-// dqkv [B,T,3,H,D] from dout [B,T,H,D] and what forward read and wrote. delta [B,H,T] is scratch.
+// dqkv [B,T,3,H,D] from dout [B,T,H,D] and what forward read and wrote. delta [B,H,T] is scratch. For 16-bit types each
+// thread allocates sums of a head's gradients at its first call.
 template <typename T>
-void attention_backward(T* dqkv, const T* dout, const T* qkv, const T* out, const T* lse, T* delta,
+void attention_backward(T* dqkv, const T* dout, const T* qkv, const T* out, const Compute<T>* lse, Compute<T>* delta,
                         AttentionSizes sizes);
 
 }  // namespace ashlar::kernels::cpu

@@ -1,3 +1,5 @@
+#include <vector>
+
 #include "kernels/cpu/attention_blocks.h"
 #include "kernels/cpu/attention_dropout.h"
 #include "kernels/cpu/vector_math.h"
@@ -21,15 +23,50 @@ struct alignas(kBlockAlignment) BackwardBlocks {
 };
 
 // to (+)= from [rows, D padded].
-template <typename T>
-void write_rows(Rows<T> to, int64_t first, const T* from, int padded, int rows, int dim, bool accumulate) {
+template <typename T, typename S>
+void write_rows(Rows<T> to, int64_t first, const S* from, int padded, int rows, int dim, bool accumulate) {
   for (int r = 0; r < rows; ++r) {
     T* row = to[first + r];
     for (int d = 0; d < dim; ++d) {
-      row[d] = from[r * padded + d] + (accumulate ? row[d] : T(0));
+      row[d] = narrow<T>(from[r * padded + d] + (accumulate ? widen(row[d]) : S(0)));
     }
   }
 }
+
+// The gradients of keys and values are sums over blocks of queries. In 16 bits they would be rounded at each, so the
+// sums of a head [T,D] are kept apart, and rounded when they are complete.
+template <typename T>
+class KeySums {
+ public:
+  using S = Compute<T>;
+
+  KeySums(Head<T> gradient, int64_t sequence, int dim) : gradient_(gradient), sequence_(sequence), dim_(dim) {
+    if constexpr (!kInPlace) {
+      thread_local std::vector<S> room;
+      room.resize(std::max(room.size(), static_cast<size_t>(2 * sequence * dim)));
+      k_ = {room.data(), dim};
+      v_ = {room.data() + sequence * dim, dim};
+    } else {
+      k_ = gradient.k;
+      v_ = gradient.v;
+    }
+  }
+  Rows<S> k() const { return k_; }
+  Rows<S> v() const { return v_; }
+  void finish() const {
+    if constexpr (!kInPlace) {
+      write_rows(gradient_.k, 0, k_.data, dim_, static_cast<int>(sequence_), dim_, false);
+      write_rows(gradient_.v, 0, v_.data, dim_, static_cast<int>(sequence_), dim_, false);
+    }
+  }
+
+ private:
+  static constexpr bool kInPlace = std::is_same_v<T, S>;
+  Head<T> gradient_;
+  int64_t sequence_;
+  int dim_;
+  Rows<S> k_, v_;
+};
 
 // probability = exp(score - lse), dscore = probability * (dprobability - delta), over one column panel.
 template <typename T>
@@ -65,31 +102,34 @@ template <typename T>
 
 // One head. Queries outside, keys inside: the gradients of a key are added in ascending order of query blocks.
 // dropout may be null.
-template <typename T>
-void backward_head(Head<T> dx, Rows<const T> dout, Head<const T> x, const T* lse, const T* delta, int64_t sequence,
-                   int dim, T scale, const HeadDropout* dropout) {
-  BackwardBlocks<T> blocks;
-  const int padded = padded_columns<T>(dim);
+template <typename T, typename S>
+void backward_head(Head<T> dx, Rows<const T> dout, Head<const T> x, const S* lse, const S* delta, int64_t sequence,
+                   int dim, S scale, const HeadDropout* dropout) {
+  BackwardBlocks<S> blocks;
+  WideRows<T> wide_values;
+  const KeySums<T> sums(dx, sequence, dim);
+  const int padded = padded_columns<S>(dim);
   for (int64_t first = 0; first < sequence; first += kAttentionBlock) {
     const int queries = static_cast<int>(std::min<int64_t>(kAttentionBlock, sequence - first));
     pack(blocks.query, padded, x.q, first, queries, dim, scale);
     transpose(blocks.query_t, blocks.query, queries, padded);
-    pack(blocks.dout, padded, dout, first, queries, dim, T(1));
+    pack(blocks.dout, padded, dout, first, queries, dim, S(1));
     transpose(blocks.dout_t, blocks.dout, queries, padded);
-    std::fill(blocks.dquery, blocks.dquery + queries * padded, T(0));
+    std::fill(blocks.dquery, blocks.dquery + queries * padded, S(0));
     for (int q = 0; q < kAttentionBlock; ++q) {
-      blocks.lse[q] = q < queries ? lse[first + q] : T(0);
-      blocks.delta[q] = q < queries ? delta[first + q] : T(0);
+      blocks.lse[q] = q < queries ? lse[first + q] : S(0);
+      blocks.delta[q] = q < queries ? delta[first + q] : S(0);
     }
     for (int64_t key = 0; key <= first; key += kAttentionBlock) {
       const bool diagonal = key == first;
       const int keys = diagonal ? queries : kAttentionBlock;
-      pack(blocks.key, padded, x.k, key, keys, dim, T(1));
-      for (int column = 0; column < queries; column += kPanel<T>) {
-        const int visible = visible_keys<T>(diagonal, column, keys);
-        block_product(blocks.probability + column, kAttentionBlock, visible, kPanel<T>, blocks.key, padded, 1,
+      pack(blocks.key, padded, x.k, key, keys, dim, S(1));
+      const Rows<const S> v = readable(wide_values, padded, x.v, key, keys, dim);
+      for (int column = 0; column < queries; column += kPanel<S>) {
+        const int visible = visible_keys<S>(diagonal, column, keys);
+        block_product(blocks.probability + column, kAttentionBlock, visible, kPanel<S>, blocks.key, padded, 1,
                       blocks.query_t + column, kAttentionBlock, dim, false);
-        block_product(blocks.dscore + column, kAttentionBlock, visible, kPanel<T>, x.v[key], x.v.stride, 1,
+        block_product(blocks.dscore + column, kAttentionBlock, visible, kPanel<S>, v.data, v.stride, 1,
                       blocks.dout_t + column, kAttentionBlock, dim, false);
         if (dropout == nullptr) {
           softmax_backward(blocks, column, visible, diagonal);
@@ -98,9 +138,9 @@ void backward_head(Head<T> dx, Rows<const T> dout, Head<const T> x, const T* lse
         }
       }
       product_over_queries(blocks.dkey, padded, blocks.probability, blocks.dout, queries, keys, diagonal);
-      write_rows(dx.v, key, blocks.dkey, padded, keys, dim, !diagonal);
+      write_rows(sums.v(), key, blocks.dkey, padded, keys, dim, !diagonal);
       product_over_queries(blocks.dkey, padded, blocks.dscore, blocks.query, queries, keys, diagonal);
-      write_rows(dx.k, key, blocks.dkey, padded, keys, dim, !diagonal);
+      write_rows(sums.k(), key, blocks.dkey, padded, keys, dim, !diagonal);
       add_over_keys(blocks.dquery, padded, blocks.dscore, blocks.key, padded, queries, keys, diagonal);
     }
     for (int i = 0; i < queries * padded; ++i) {
@@ -108,27 +148,28 @@ void backward_head(Head<T> dx, Rows<const T> dout, Head<const T> x, const T* lse
     }
     write_rows(dx.q, first, blocks.dquery, padded, queries, dim, false);
   }
+  sums.finish();
 }
 
 // delta = sum over d of dout * out: the part of a score's gradient that all keys of a query share.
-template <typename T>
-void row_products(T* delta, Rows<const T> dout, Rows<const T> out, int64_t sequence, int dim) {
+template <typename T, typename S>
+void row_products(S* delta, Rows<const T> dout, Rows<const T> out, int64_t sequence, int dim) {
   constexpr int kSums = 16;  // independent partial sums, so that the loop is not bound by the latency of one addition
   for (int64_t t = 0; t < sequence; ++t) {
     const T* a = dout[t];
     const T* b = out[t];
-    T partial[kSums] = {};
+    S partial[kSums] = {};
     int d = 0;
     for (; d + kSums <= dim; d += kSums) {
       for (int i = 0; i < kSums; ++i) {
-        partial[i] += a[d + i] * b[d + i];
+        partial[i] += widen(a[d + i]) * widen(b[d + i]);
       }
     }
-    T sum = 0;
+    S sum = 0;
     for (; d < dim; ++d) {
-      sum += a[d] * b[d];
+      sum += widen(a[d]) * widen(b[d]);
     }
-    for (const T value : partial) {
+    for (const S value : partial) {
       sum += value;
     }
     delta[t] = sum;
@@ -138,23 +179,28 @@ void row_products(T* delta, Rows<const T> dout, Rows<const T> out, int64_t seque
 }  // namespace
 
 template <typename T>
-void attention_backward(T* dqkv, const T* dout, const T* qkv, const T* out, const T* lse, T* delta, AttentionSizes s) {
+void attention_backward(T* dqkv, const T* dout, const T* qkv, const T* out, const Compute<T>* lse, Compute<T>* delta,
+                        AttentionSizes s) {
   const int dim = static_cast<int>(s.head_dim);
 #pragma omp parallel for schedule(dynamic)
   for (int64_t bh = 0; bh < s.batch * s.heads; ++bh) {
     const int64_t b = bh / s.heads;
     const int64_t h = bh % s.heads;
-    T* head_delta = delta + bh * s.sequence;
+    Compute<T>* head_delta = delta + bh * s.sequence;
     row_products(head_delta, rows_of(dout, s, b, h), rows_of(out, s, b, h), s.sequence, dim);
     const HeadDropout dropout(s.dropout, b, h);
     backward_head(head_of(dqkv, s, b, h), rows_of(dout, s, b, h), head_of(qkv, s, b, h), lse + bh * s.sequence,
-                  head_delta, s.sequence, dim, static_cast<T>(s.scale), s.dropout.probability > 0 ? &dropout : nullptr);
+                  head_delta, s.sequence, dim, static_cast<Compute<T>>(s.scale),
+                  s.dropout.probability > 0 ? &dropout : nullptr);
   }
 }
 
-template void attention_backward(float*, const float*, const float*, const float*, const float*, float*,
-                                 AttentionSizes);
-template void attention_backward(double*, const double*, const double*, const double*, const double*, double*,
-                                 AttentionSizes);
+#define INSTANTIATE(T) \
+  template void attention_backward(T*, const T*, const T*, const T*, const Compute<T>*, Compute<T>*, AttentionSizes)
+INSTANTIATE(float);
+INSTANTIATE(double);
+INSTANTIATE(BFloat16);
+INSTANTIATE(Float16);
+#undef INSTANTIATE
 
 }  // namespace ashlar::kernels::cpu

@@ -43,18 +43,39 @@ Rows<T> rows_of(T* out, const AttentionSizes& s, int64_t b, int64_t h) {
 template <typename T>
 inline constexpr int kPanel = 2 * kLanes<T>;
 
-// to [rows up to a whole panel, padded] = factor * from [rows, dim], zeros elsewhere.
-template <typename T>
-void pack(T* to, int padded, Rows<const T> from, int64_t first, int rows, int dim, T factor) {
+// to [rows up to a whole panel, padded] = factor * from [rows, dim], zeros elsewhere. S = Compute<T>.
+template <typename T, typename S>
+void pack(S* to, int padded, Rows<const T> from, int64_t first, int rows, int dim, S factor) {
   for (int r = 0; r < rows; ++r) {
     const T* source = from[first + r];
-    T* row = to + r * padded;
+    S* row = to + r * padded;
     for (int d = 0; d < dim; ++d) {
-      row[d] = factor * source[d];
+      row[d] = factor * widen(source[d]);
     }
-    std::fill(row + dim, row + padded, T(0));
+    std::fill(row + dim, row + padded, S(0));
   }
-  std::fill(to + rows * padded, to + round_up(rows, kPanel<T>) * padded, T(0));
+  std::fill(to + rows * padded, to + round_up(rows, kPanel<S>) * padded, S(0));
+}
+
+// Room for the rows of a block as S, where they do not lie in memory as such.
+template <typename T>
+struct alignas(kBlockAlignment) WideRows {
+  Compute<T> data[kAttentionBlock * kMaxHeadDim];
+};
+template <>
+struct WideRows<float> {};
+template <>
+struct WideRows<double> {};
+
+// Rows [first, first + rows) as a product reads them: where they lie, or widened into `room`.
+template <typename T>
+Rows<const Compute<T>> readable(WideRows<T>& room, int padded, Rows<const T> from, int64_t first, int rows, int dim) {
+  if constexpr (std::is_same_v<T, Compute<T>>) {
+    return {from[first], from.stride};
+  } else {
+    pack(room.data, padded, from, first, rows, dim, Compute<T>(1));
+    return {room.data, padded};
+  }
 }
 
 // to [columns, kAttentionBlock] = from [rows up to a whole panel, columns] transposed. Strips of one cache line of

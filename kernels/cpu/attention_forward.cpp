@@ -68,24 +68,26 @@ template <typename T>
 }
 
 // Queries [first, first + queries) of one head. dropout may be null.
-template <typename T>
-void forward_block(Rows<T> out, T* lse, Head<const T> x, int64_t first, int queries, int dim, T scale,
+template <typename T, typename S>
+void forward_block(Rows<T> out, S* lse, Head<const T> x, int64_t first, int queries, int dim, S scale,
                    const HeadDropout* dropout) {
-  ForwardBlocks<T> blocks;
-  const int padded = padded_columns<T>(dim);
+  ForwardBlocks<S> blocks;
+  WideRows<T> wide_keys;
+  const int padded = padded_columns<S>(dim);
   pack(blocks.value, padded, x.q, first, queries, dim, scale);
   transpose(blocks.query_t, blocks.value, queries, padded);
-  std::fill(blocks.out, blocks.out + queries * padded, T(0));
-  std::fill(blocks.largest, blocks.largest + kAttentionBlock, -std::numeric_limits<T>::infinity());
-  std::fill(blocks.denominator, blocks.denominator + kAttentionBlock, T(0));
+  std::fill(blocks.out, blocks.out + queries * padded, S(0));
+  std::fill(blocks.largest, blocks.largest + kAttentionBlock, -std::numeric_limits<S>::infinity());
+  std::fill(blocks.denominator, blocks.denominator + kAttentionBlock, S(0));
 
   for (int64_t key = 0; key <= first; key += kAttentionBlock) {
     const bool diagonal = key == first;
     const int keys = diagonal ? queries : kAttentionBlock;
-    pack(blocks.value, padded, x.v, key, keys, dim, T(1));
-    for (int column = 0; column < queries; column += kPanel<T>) {
-      const int visible = visible_keys<T>(diagonal, column, keys);
-      block_product(blocks.scores + column, kAttentionBlock, visible, kPanel<T>, x.k[key], x.k.stride, 1,
+    pack(blocks.value, padded, x.v, key, keys, dim, S(1));
+    const Rows<const S> k = readable(wide_keys, padded, x.k, key, keys, dim);
+    for (int column = 0; column < queries; column += kPanel<S>) {
+      const int visible = visible_keys<S>(diagonal, column, keys);
+      block_product(blocks.scores + column, kAttentionBlock, visible, kPanel<S>, k.data, k.stride, 1,
                     blocks.query_t + column, kAttentionBlock, dim, false);
       online_softmax(blocks, column, visible, diagonal);
       if (dropout != nullptr) {
@@ -93,8 +95,8 @@ void forward_block(Rows<T> out, T* lse, Head<const T> x, int64_t first, int quer
       }
     }
     for (int q = 0; q < queries; ++q) {
-      T* row = blocks.out + q * padded;
-      if (blocks.rescale[q] != T(1)) {  // after a few blocks the largest score rarely changes
+      S* row = blocks.out + q * padded;
+      if (blocks.rescale[q] != S(1)) {  // after a few blocks the largest score rarely changes
         for (int d = 0; d < padded; ++d) {
           row[d] *= blocks.rescale[q];
         }
@@ -104,10 +106,10 @@ void forward_block(Rows<T> out, T* lse, Head<const T> x, int64_t first, int quer
   }
 
   for (int q = 0; q < queries; ++q) {
-    const T inverse = T(1) / blocks.denominator[q];
+    const S inverse = S(1) / blocks.denominator[q];
     T* row = out[first + q];
     for (int d = 0; d < dim; ++d) {
-      row[d] = blocks.out[q * padded + d] * inverse;
+      row[d] = narrow<T>(blocks.out[q * padded + d] * inverse);
     }
     lse[first + q] = blocks.largest[q] + std::log(blocks.denominator[q]);
   }
@@ -116,7 +118,7 @@ void forward_block(Rows<T> out, T* lse, Head<const T> x, int64_t first, int quer
 }  // namespace
 
 template <typename T>
-void attention_forward(T* out, T* lse, const T* qkv, AttentionSizes s) {
+void attention_forward(T* out, Compute<T>* lse, const T* qkv, AttentionSizes s) {
   const int64_t num_blocks = (s.sequence + kAttentionBlock - 1) / kAttentionBlock;
   // Late blocks see more keys: dynamic, from the last block on. Every block is computed alone, so order is free.
 #pragma omp parallel for collapse(2) schedule(dynamic)
@@ -128,7 +130,7 @@ void attention_forward(T* out, T* lse, const T* qkv, AttentionSizes s) {
       const int queries = static_cast<int>(std::min<int64_t>(kAttentionBlock, s.sequence - first));
       const HeadDropout dropout(s.dropout, b, h);
       forward_block(rows_of(out, s, b, h), lse + bh * s.sequence, head_of(qkv, s, b, h), first, queries,
-                    static_cast<int>(s.head_dim), static_cast<T>(s.scale),
+                    static_cast<int>(s.head_dim), static_cast<Compute<T>>(s.scale),
                     s.dropout.probability > 0 ? &dropout : nullptr);
     }
   }
@@ -136,5 +138,7 @@ void attention_forward(T* out, T* lse, const T* qkv, AttentionSizes s) {
 
 template void attention_forward(float*, float*, const float*, AttentionSizes);
 template void attention_forward(double*, double*, const double*, AttentionSizes);
+template void attention_forward(BFloat16*, float*, const BFloat16*, AttentionSizes);
+template void attention_forward(Float16*, float*, const Float16*, AttentionSizes);
 
 }  // namespace ashlar::kernels::cpu

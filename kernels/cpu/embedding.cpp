@@ -15,7 +15,7 @@ void embedding_forward(T* y, const int32_t* tokens, const T* table, int64_t num_
     if (row >= 0 && row < num_valid) {
       std::copy_n(table + row * columns, columns, y + n * columns);
     } else {
-      std::fill_n(y + n * columns, columns, T{0});
+      std::fill_n(y + n * columns, columns, T{});
     }
   }
 }
@@ -23,7 +23,7 @@ void embedding_forward(T* y, const int32_t* tokens, const T* table, int64_t num_
 // One thread owns a block of columns and takes the tokens in ascending order, so a row that several tokens share is
 // summed in one order whatever the number of threads.
 template <typename T>
-void embedding_backward(T* dtable, const T* dy, const int32_t* tokens, int64_t num_tokens, int64_t columns,
+void embedding_backward(Compute<T>* dtable, const T* dy, const int32_t* tokens, int64_t num_tokens, int64_t columns,
                         int64_t vocab_begin, int64_t num_valid) {
   constexpr int64_t kColumns = 256;
 #pragma omp parallel for schedule(static) if (num_tokens * columns > kBlock)
@@ -34,11 +34,11 @@ void embedding_backward(T* dtable, const T* dy, const int32_t* tokens, int64_t n
       if (row < 0 || row >= num_valid) {
         continue;
       }
-      T* to = dtable + row * columns + begin;
+      Compute<T>* to = dtable + row * columns + begin;
       const T* from = dy + n * columns + begin;
 #pragma GCC ivdep
       for (int64_t c = 0; c < width; ++c) {
-        to[c] += from[c];
+        to[c] += widen(from[c]);
       }
     }
   }
@@ -52,44 +52,46 @@ void position_forward(T* y, const T* table, int64_t batch, int64_t length, int64
     const T* from = table + row % length * columns;
 #pragma GCC ivdep
     for (int64_t c = 0; c < columns; ++c) {
-      to[c] += from[c];
+      to[c] = narrow<T>(widen(to[c]) + widen(from[c]));
     }
   }
 }
 
 template <typename T>
-void position_backward(T* dtable, const T* dy, int64_t batch, int64_t length, int64_t table_length, int64_t columns,
-                       bool add) {
+void position_backward(Compute<T>* dtable, const T* dy, int64_t batch, int64_t length, int64_t table_length,
+                       int64_t columns, bool add) {
   constexpr int64_t kColumns = 256;
 #pragma omp parallel for schedule(static) if (batch * length * columns > kBlock)
   for (int64_t t = 0; t < length; ++t) {
     for (int64_t begin = 0; begin < columns; begin += kColumns) {
       const int64_t width = std::min(kColumns, columns - begin);
-      T sum[kColumns] = {};
+      Compute<T> sum[kColumns] = {};
       for (int64_t b = 0; b < batch; ++b) {
         const T* from = dy + (b * length + t) * columns + begin;
         for (int64_t c = 0; c < width; ++c) {
-          sum[c] += from[c];
+          sum[c] += widen(from[c]);
         }
       }
-      T* to = dtable + t * columns + begin;
+      Compute<T>* to = dtable + t * columns + begin;
       for (int64_t c = 0; c < width; ++c) {
         to[c] = add ? to[c] + sum[c] : sum[c];
       }
     }
   }
   if (!add) {
-    std::fill(dtable + length * columns, dtable + table_length * columns, T{0});
+    std::fill(dtable + length * columns, dtable + table_length * columns, Compute<T>{0});
   }
 }
 
-template void embedding_forward(float*, const int32_t*, const float*, int64_t, int64_t, int64_t, int64_t);
-template void embedding_forward(double*, const int32_t*, const double*, int64_t, int64_t, int64_t, int64_t);
-template void embedding_backward(float*, const float*, const int32_t*, int64_t, int64_t, int64_t, int64_t);
-template void embedding_backward(double*, const double*, const int32_t*, int64_t, int64_t, int64_t, int64_t);
-template void position_forward(float*, const float*, int64_t, int64_t, int64_t);
-template void position_forward(double*, const double*, int64_t, int64_t, int64_t);
-template void position_backward(float*, const float*, int64_t, int64_t, int64_t, int64_t, bool);
-template void position_backward(double*, const double*, int64_t, int64_t, int64_t, int64_t, bool);
+#define INSTANTIATE(T)                                                                                         \
+  template void embedding_forward(T*, const int32_t*, const T*, int64_t, int64_t, int64_t, int64_t);           \
+  template void embedding_backward(Compute<T>*, const T*, const int32_t*, int64_t, int64_t, int64_t, int64_t); \
+  template void position_forward(T*, const T*, int64_t, int64_t, int64_t);                                     \
+  template void position_backward(Compute<T>*, const T*, int64_t, int64_t, int64_t, int64_t, bool)
+INSTANTIATE(float);
+INSTANTIATE(double);
+INSTANTIATE(BFloat16);
+INSTANTIATE(Float16);
+#undef INSTANTIATE
 
 }  // namespace ashlar::kernels::cpu

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "kernels/cuda/gemm_launch.h"
 #include "runtime/base/error.h"
 
@@ -27,7 +29,8 @@ Splits choose_splits(int64_t m, int64_t n, int64_t k) {
   const int64_t steps = divide_up(k, kGemmDepth);
   int64_t best_steps_per_split = steps;
   int64_t best_cost = divide_up(tiles, kTilesAtOnce) * steps;
-  for (int64_t splits = 2; splits <= kMostSplits && tiles < 4 * kTilesAtOnce; ++splits) {
+  const int64_t most_splits = std::min(kMostSplits, static_cast<int64_t>(kGemmMostScratchBytes) / (m * n * 4));
+  for (int64_t splits = 2; splits <= most_splits; ++splits) {
     const int64_t steps_per_split = divide_up(steps, splits);
     const int64_t cost = divide_up(tiles * splits, kTilesAtOnce) * (steps_per_split + kPartialSteps);
     if (cost < best_cost) {

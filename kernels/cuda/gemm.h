@@ -18,6 +18,7 @@ bool gemm_supports(const MatmulCall& call);
 
 // Pure. Where the tiles of c are too few to fill a GPU, the sum over k is cut into splits whose fp32 sums go through
 // scratch. How many depends on m, n and k alone, so that every GPU gives the same bits.
+inline constexpr size_t kGemmMostScratchBytes = 32 << 20;  // no shape needs more
 size_t gemm_scratch_bytes(const MatmulCall& call);
 
 // Stream-ordered. Throws kUsage when the call is not supported. Splits are added in ascending order of k.

@@ -75,24 +75,42 @@ class Copier {
   uint32_t target_;
 };
 
-// The fragments of 64 lines at depths [16 half, 16 half + 16). Of a: fragments[i] is 16 lines, whole. Of b: it is two
-// n-tiles of 8 lines, two registers each.
+// One lane's addresses of the fragments of 64 lines. Everything that depends on the lane is computed once; a step adds
+// the stage.
 template <Stored kStored, bool kIsA>
-DEVICE_INLINE void load_fragments(uint32_t (&fragments)[4][4], uint32_t tile, int first_line, int half, int lane) {
-  // Lane l gives a row of matrix l / 8. The matrices of a go down the lines first, those of b along the depth, and in
-  // operands stored across the depth the two change places.
-  const bool lines_first = kIsA == (kStored == Stored::kAlongDepth);
-  const int row = lines_first ? lane % 16 : lane % 8 + lane / 16 * 8;
-  const int chunk = lines_first ? lane / 16 : lane / 8 % 2;
+class FragmentReader {
+ public:
+  DEVICE_INLINE FragmentReader(int first_line, int lane) {
+    // Lane l gives a row of matrix l / 8. The matrices of a go down the lines first, those of b along the depth, and in
+    // operands stored across the depth the two change places.
+    const bool lines_first = kIsA == (kStored == Stored::kAlongDepth);
+    const int row = lines_first ? lane % 16 : lane % 8 + lane / 16 * 8;
+    const int chunk = lines_first ? lane / 16 : lane / 8 % 2;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (kStored == Stored::kAlongDepth) {
-      ldmatrix_x4(fragments[i], tile + chunk_offset<kStored>(first_line + i * 16 + row, half * 2 + chunk));
-    } else {
-      ldmatrix_x4_trans(fragments[i], tile + chunk_offset<kStored>(half * 16 + row, first_line / 8 + i * 2 + chunk));
+    for (int i = 0; i < kOffsets; ++i) {
+      offsets_[i] = kStored == Stored::kAlongDepth ? chunk_offset<kStored>(first_line + row, i * 2 + chunk)
+                                                   : chunk_offset<kStored>(row, first_line / 8 + i * 2 + chunk);
     }
   }
-}
+
+  // The fragments at depths [16 half, 16 half + 16). Of a: fragments[i] is 16 lines, whole. Of b: it is two n-tiles of
+  // 8 lines, two registers each.
+  DEVICE_INLINE void load(uint32_t (&fragments)[4][4], uint32_t tile, int half) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (kStored == Stored::kAlongDepth) {
+        ldmatrix_x4(fragments[i], tile + offsets_[half] + static_cast<uint32_t>(i * 16 * 64));
+      } else {
+        ldmatrix_x4_trans(fragments[i], tile + offsets_[i] + static_cast<uint32_t>(half * 16 * 256));
+      }
+    }
+  }
+
+ private:
+  // Sixteen rows further on chunks are exchanged alike; two chunks further on they are not.
+  static constexpr int kOffsets = kStored == Stored::kAlongDepth ? 2 : 4;
+  uint32_t offsets_[kOffsets];
+};
 
 DEVICE_INLINE void mma(__nv_bfloat16, float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   mma_bf16(d, a, b0, b1);
@@ -140,10 +158,12 @@ __global__ void __launch_bounds__(kGemmThreads, 2) gemm_kernel(GemmArgs args) {
     copy_b.copy(stage + kGemmOperandBytes);
     cp_async_commit();
   };
+  const FragmentReader<kStoredA, true> read_a(warp_row, lane);
+  const FragmentReader<kStoredB, false> read_b(warp_column, lane);
   uint32_t a[2][4][4], b[2][4][4];
   const auto load_half = [&](uint32_t stage, int half) {
-    load_fragments<kStoredA, true>(a[half], stage, warp_row, half, lane);
-    load_fragments<kStoredB, false>(b[half], stage + kGemmOperandBytes, warp_column, half, lane);
+    read_a.load(a[half], stage, half);
+    read_b.load(b[half], stage + kGemmOperandBytes, half);
   };
   float sums[4][8][4] = {};
   const auto multiply_half = [&](int half) {

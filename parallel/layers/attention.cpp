@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/attention.h"
+#include "kernels/stat_dtype.h"
 
 namespace ashlar {
 
@@ -19,7 +20,7 @@ SelfAttention::Saved SelfAttention::saved_layout(Arena& arena, const BatchShape&
   Saved saved;
   saved.qkv = take_tensor(arena, dtype_, {shape.batch, shape.seq, 3, local_heads_, head_dim_});
   saved.out = take_tensor(arena, dtype_, {shape.batch, shape.seq, local_heads_, head_dim_});
-  saved.lse = take_tensor(arena, dtype_, {shape.batch, local_heads_, shape.seq});
+  saved.lse = take_tensor(arena, kernels::stat_dtype(dtype_), {shape.batch, local_heads_, shape.seq});
   return saved;
 }
 

@@ -59,9 +59,8 @@ void TransformerBlock::forward(LayerContext& context, TensorView y, ConstTensorV
   const Saved saved = saved_layout(memory.saved, context.shape);
   norm1_.forward(context, saved.norm1, x);
   attention_.forward(context, saved.middle, saved.norm1.out, saved.attention);
-  kernels::add_bias_residual(saved.middle, saved.middle, x, attention_.output.bias.value, context.stream);
 
-  norm2_.forward(context, saved.norm2, saved.middle);
+  norm2_.forward_of_sum(context, saved.norm2, saved.middle, saved.middle, x, attention_.output.bias.value);
   mlp_.forward(context, y, saved.norm2.out, saved.mlp);
   kernels::add_bias_residual(y, y, saved.middle, mlp_.down.bias.value, context.stream);
 }

@@ -1,6 +1,7 @@
 #include "parallel/layers/embedding.h"
 
 #include "kernels/embedding.h"
+#include "kernels/stat_dtype.h"
 
 namespace ashlar {
 
@@ -14,7 +15,8 @@ EmbeddingLayer::EmbeddingLayer(const VocabularyConfig& config) {
   for (Parameter* parameter : parameters()) {
     parameter->init_std = config.init_std;
     parameter->decays = true;
-    parameter->value.dtype = parameter->grad.dtype = config.dtype;
+    parameter->value.dtype = config.dtype;
+    parameter->grad.dtype = kernels::stat_dtype(config.dtype);
   }
 }
 
@@ -32,7 +34,7 @@ void EmbeddingLayer::backward_weight(LayerContext& context, ConstTensorView dy, 
     context.stream.fill_zero(table_.grad.data, table_.grad.bytes());  // the kernel touches only the rows it meets
   }
   kernels::embedding_backward(table_.grad, dy.reshaped({rows, dy.shape[-1]}), context.batch.tokens.reshaped({rows}),
-                              ConstTensorView{}, table_.shard.begin(), table_.shard.num_valid(), context.stream);
+                              context.batch.order, table_.shard.begin(), table_.shard.num_valid(), context.stream);
   kernels::position_backward(positions_.grad, dy, context.grad_write, context.stream);
 }
 

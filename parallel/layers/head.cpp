@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cross_entropy.h"
+#include "kernels/stat_dtype.h"
 
 namespace ashlar {
 
@@ -14,7 +15,8 @@ LossHead::LossHead(const VocabularyConfig& config)
       ShardSpec::split({config.vocab, config.width}, 0, config.tensor_rank, config.tensor_size, config.padded_vocab);
   table_.init_std = config.init_std;
   table_.decays = true;
-  table_.value.dtype = table_.grad.dtype = config.dtype;
+  table_.value.dtype = config.dtype;
+  table_.grad.dtype = kernels::stat_dtype(config.dtype);
 }
 
 LossHead::Saved LossHead::saved_layout(Arena& arena, const BatchShape& shape) const {
@@ -27,7 +29,7 @@ LossHead::Saved LossHead::saved_layout(Arena& arena, const BatchShape& shape) co
 LossHead::Workspace LossHead::workspace_layout(Arena& arena, const BatchShape& shape) const {
   const int64_t rows = shape.batch * shape.seq;
   Workspace workspace;
-  workspace.all_stats = take_tensor(arena, config_.dtype, {config_.tensor_size, rows, 3});
+  workspace.all_stats = take_tensor(arena, kernels::stat_dtype(config_.dtype), {config_.tensor_size, rows, 3});
   workspace.stats = workspace.all_stats.slice(config_.tensor_rank, config_.tensor_rank + 1).reshaped({rows, 3});
   return workspace;
 }

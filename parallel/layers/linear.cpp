@@ -1,6 +1,7 @@
 #include "parallel/layers/linear.h"
 
 #include "kernels/matmul.h"
+#include "kernels/stat_dtype.h"
 
 namespace ashlar {
 namespace {
@@ -18,7 +19,7 @@ Parameter make_parameter(std::string name, ShardSpec shard, double init_std, boo
   parameter.init_std = init_std;
   parameter.decays = decays;
   parameter.value.dtype = dtype;
-  parameter.grad.dtype = dtype;
+  parameter.grad.dtype = kernels::stat_dtype(dtype);
   return parameter;
 }
 
@@ -46,6 +47,13 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name, Shape global
 void ColumnParallelLinear::forward(LayerContext& context, TensorView y, ConstTensorView x) {
   kernels::linear_forward(as_matrix(y, matrix_[0]), as_matrix(x, matrix_[1]), weight.value.reshaped(matrix_),
                           bias.value.reshaped({matrix_[0]}), context.stream);
+}
+
+void ColumnParallelLinear::forward(LayerContext& context, TensorView y, TensorView pre, ConstTensorView x,
+                                   kernels::Activation activation) {
+  kernels::linear_activation_forward(as_matrix(y, matrix_[0]), as_matrix(pre, matrix_[0]), as_matrix(x, matrix_[1]),
+                                     weight.value.reshaped(matrix_), bias.value.reshaped({matrix_[0]}), activation,
+                                     context.stream);
 }
 
 void ColumnParallelLinear::backward_input(LayerContext& context, TensorView dx, ConstTensorView dy) {
@@ -78,6 +86,13 @@ void RowParallelLinear::forward(LayerContext& context, TensorView y, ConstTensor
 void RowParallelLinear::backward_input(LayerContext& context, TensorView dx, ConstTensorView dy) {
   const Shape local = weight.shard.local();
   kernels::linear_backward_input(as_matrix(dx, local[1]), as_matrix(dy, local[0]), weight.value, context.stream);
+}
+
+void RowParallelLinear::backward_input(LayerContext& context, TensorView dpre, ConstTensorView dy, ConstTensorView pre,
+                                       kernels::Activation activation) {
+  const Shape local = weight.shard.local();
+  kernels::linear_activation_backward_input(as_matrix(dpre, local[1]), as_matrix(dy, local[0]), weight.value,
+                                            as_matrix(pre, local[1]), activation, context.stream);
 }
 
 void RowParallelLinear::backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x) {

@@ -15,6 +15,8 @@ class ColumnParallelLinear {
                        DType dtype);
 
   void forward(LayerContext& context, TensorView y, ConstTensorView x);
+  // pre [R,N/t] = x W^T + b, y [R,N/t] = act(pre).
+  void forward(LayerContext& context, TensorView y, TensorView pre, ConstTensorView x, kernels::Activation activation);
   // dx [R,C], summed over the tensor axis. Collective.
   void backward_input(LayerContext& context, TensorView dx, ConstTensorView dy);
   void backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x);
@@ -34,6 +36,9 @@ class RowParallelLinear {
 
   void forward(LayerContext& context, TensorView y, ConstTensorView x);  // Collective.
   void backward_input(LayerContext& context, TensorView dx, ConstTensorView dy);
+  // The same through the activation in front: x = act(pre), dpre [R,K/t] = dx * act'(pre [R,K/t]).
+  void backward_input(LayerContext& context, TensorView dpre, ConstTensorView dy, ConstTensorView pre,
+                      kernels::Activation activation);
   void backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x);
 
   Parameter weight;  // [C,K/t]

@@ -22,15 +22,13 @@ Mlp::Pending Mlp::pending_layout(Arena& arena, const BatchShape& shape) const {
 }
 
 void Mlp::forward(LayerContext& context, TensorView y, ConstTensorView x, const Saved& saved) {
-  up.forward(context, saved.pre, x);
-  kernels::activation_forward(saved.act, saved.pre, activation_, context.stream);
+  up.forward(context, saved.act, saved.pre, x, activation_);
   down.forward(context, y, saved.act);
 }
 
 void Mlp::backward_input(LayerContext& context, TensorView dx, const Pending& pending, ConstTensorView dy,
                          const Saved& saved) {
-  down.backward_input(context, pending.dpre, dy);
-  kernels::activation_backward(pending.dpre, pending.dpre, saved.pre, activation_, context.stream);
+  down.backward_input(context, pending.dpre, dy, saved.pre, activation_);
   up.backward_input(context, dx, pending.dpre);
 }
 

@@ -2,6 +2,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/layernorm.h"
+#include "kernels/stat_dtype.h"
 
 namespace ashlar {
 namespace {
@@ -24,22 +25,23 @@ LayerNorm::LayerNorm(const std::string& name, int64_t width, double epsilon, DTy
   gamma.init_mean = 1;
   beta.name = name + ".bias";
   beta.shard = ShardSpec::replicated({width});
-  gamma.value.dtype = gamma.grad.dtype = beta.value.dtype = beta.grad.dtype = dtype;
+  gamma.value.dtype = beta.value.dtype = dtype;
+  gamma.grad.dtype = beta.grad.dtype = kernels::stat_dtype(dtype);
 }
 
 LayerNorm::Saved LayerNorm::saved_layout(Arena& arena, const BatchShape& shape) const {
   const int64_t rows = shape.batch * shape.seq;
   Saved saved;
   saved.out = take_tensor(arena, dtype_, {shape.batch, shape.seq, width_});
-  saved.mean = take_tensor(arena, dtype_, {rows});
-  saved.rstd = take_tensor(arena, dtype_, {rows});
+  saved.mean = take_tensor(arena, kernels::stat_dtype(dtype_), {rows});
+  saved.rstd = take_tensor(arena, kernels::stat_dtype(dtype_), {rows});
   return saved;
 }
 
 LayerNorm::Pending LayerNorm::pending_layout(Arena& arena) const {
   Pending pending;
-  pending.dgamma = take_tensor(arena, dtype_, {width_});
-  pending.dbeta = take_tensor(arena, dtype_, {width_});
+  pending.dgamma = take_tensor(arena, kernels::stat_dtype(dtype_), {width_});
+  pending.dbeta = take_tensor(arena, kernels::stat_dtype(dtype_), {width_});
   return pending;
 }
 
@@ -47,6 +49,14 @@ void LayerNorm::forward(LayerContext& context, const Saved& saved, ConstTensorVi
   const Shape rows{x.num_elements() / width_, width_};
   kernels::layernorm_forward(saved.out.reshaped(rows), saved.mean, saved.rstd, x.reshaped(rows), gamma.value,
                              beta.value, epsilon_, context.stream);
+}
+
+void LayerNorm::forward_of_sum(LayerContext& context, const Saved& saved, TensorView sum, ConstTensorView a,
+                               ConstTensorView b, ConstTensorView bias) {
+  const Shape rows{sum.num_elements() / width_, width_};
+  kernels::residual_layernorm_forward(saved.out.reshaped(rows), sum.reshaped(rows), saved.mean, saved.rstd,
+                                      a.reshaped(rows), b.reshaped(rows), bias, gamma.value, beta.value, epsilon_,
+                                      context.stream);
 }
 
 void LayerNorm::backward_input(LayerContext& context, TensorView dx, const Pending& pending, ConstTensorView dy,

@@ -23,6 +23,9 @@ class LayerNorm {
   Pending pending_layout(Arena& arena) const;
 
   void forward(LayerContext& context, const Saved& saved, ConstTensorView x);
+  // The same of x = a + b + bias [C], which is written to `sum` [B,T,C]; sum may be a or b.
+  void forward_of_sum(LayerContext& context, const Saved& saved, TensorView sum, ConstTensorView a, ConstTensorView b,
+                      ConstTensorView bias);
   // dx = dresidual (when it has data) + gradient through the norm; fills pending.
   void backward_input(LayerContext& context, TensorView dx, const Pending& pending, ConstTensorView dy,
                       ConstTensorView dresidual, ConstTensorView x, const Saved& saved);

@@ -14,7 +14,7 @@
 //   h.i.mlp.c_proj.weight  [C,F]                  [F,C]     transposed; bias [C] the same
 //   lm_head.weight [V,C], untied models only      the same
 //
-// Slices are named as above, with or without the "model/" of checkpoints. Host memory, fp32.
+// Slices are named as above, with or without the "model/" of checkpoints. fp32, memory of the rank's device.
 #pragma once
 
 #include <cstdint>

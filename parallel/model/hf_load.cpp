@@ -6,6 +6,7 @@
 #include "parallel/model/hf_layout.h"
 #include "runtime/base/error.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/tensor/host_copy.h"
 
 namespace ashlar {
 namespace fs = std::filesystem;
@@ -152,9 +153,9 @@ void check_files(const HfFiles& files, const HfConfig& config, const std::string
   }
 }
 
-void fill(const HfFiles& files, const NamedSlice& slice) {
+// `out` [slice.shard.local()] in host memory.
+void fill(const HfFiles& files, const NamedSlice& slice, float* out) {
   const HfSlice in_file = hf_slice(slice);
-  float* out = slice.data.as<float>();
   std::vector<float> scratch;
   if (in_file.transposed) {
     scratch.resize(static_cast<size_t>(slice.data.num_elements()));
@@ -182,8 +183,12 @@ void load_hf(RankContext& rank, const std::string& directory, std::span<const Na
     if (config.tie_word_embeddings && rank.world.rank() == 0) {
       check_tied_head(files);
     }
+    HostCopy copy(rank.device);
+    std::vector<float> values;
     for (const NamedSlice& slice : slices) {
-      fill(files, slice);
+      values.resize(static_cast<size_t>(slice.data.num_elements()));
+      fill(files, slice, values.data());
+      copy.to_device(slice.data.as<float>(), values.data(), slice.data.bytes());
     }
   });
 }

@@ -5,6 +5,7 @@
 #include "parallel/model/hf_layout.h"
 #include "runtime/base/error.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/tensor/host_copy.h"
 
 namespace ashlar {
 namespace fs = std::filesystem;
@@ -39,9 +40,9 @@ SafetensorsLayout lay_out(const HfConfig& config, std::map<std::string, uint64_t
   return layout;
 }
 
-void write_slice(OutputFile& file, const NamedSlice& slice, uint64_t offset) {
+// `data` [slice.shard.local()] in host memory.
+void write_slice(OutputFile& file, const NamedSlice& slice, const float* data, uint64_t offset) {
   const HfSlice in_file = hf_slice(slice);
-  const float* data = slice.data.as<float>();
   std::vector<float> scratch;
   if (in_file.transposed) {
     scratch.resize(static_cast<size_t>(slice.data.num_elements()));
@@ -54,7 +55,7 @@ void write_slice(OutputFile& file, const NamedSlice& slice, uint64_t offset) {
   });
 }
 
-void write_owned_slices(Storage& storage, const fs::path& path, std::span<const NamedSlice> slices,
+void write_owned_slices(Device& device, Storage& storage, const fs::path& path, std::span<const NamedSlice> slices,
                         const std::map<std::string, uint64_t>& offsets) {
   uint64_t needed = 0;
   for (const NamedSlice& slice : slices) {
@@ -64,9 +65,11 @@ void write_owned_slices(Storage& storage, const fs::path& path, std::span<const 
     return;
   }
   OutputFile file(storage, path, needed, OutputFile::Mode::kOpen);
+  HostCopy copy(device);
+  std::vector<std::byte> scratch;
   for (const NamedSlice& slice : slices) {
     if (slice.owned) {
-      write_slice(file, slice, offsets.at(hf_base_name(slice.name)));
+      write_slice(file, slice, copy.on_host(slice.data, scratch).as<float>(), offsets.at(hf_base_name(slice.name)));
     }
   }
   file.finish();
@@ -106,7 +109,7 @@ void save_hf(RankContext& rank, const std::string& directory, const HfConfig& co
       file.resize(layout.file_bytes);
       file.finish();
     });
-    agree(rank.world, [&] { write_owned_slices(storage, model, slices, offsets); });
+    agree(rank.world, [&] { write_owned_slices(rank.device, storage, model, slices, offsets); });
     agree(rank.world, [&] {
       if (is_first) {
         storage.sync_directory(unfinished);

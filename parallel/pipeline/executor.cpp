@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/reduce.h"
+#include "runtime/comm/wait_reached.h"
 
 namespace ashlar {
 namespace {
@@ -64,11 +65,13 @@ Executor::Executor(RankContext& rank, const ProcessGrid& grid, Stream& stream, c
   buffer_ = rank.device.allocate(counting.used(), "activations, gradients between layers and workspace");
   Arena arena(buffer_.data(), buffer_.bytes());
   lay_out(arena);
-  const auto most_microbatches = static_cast<size_t>(std::max(training.num_microbatches, evaluation.num_microbatches));
-  num_targets_.assign(most_microbatches, 0);
-  if (stages_.front().chunk->is_first() || stages_.back().chunk->is_last()) {
-    const size_t count = most_microbatches * static_cast<size_t>(shape.batch * shape.seq);
-    host_batches_ = {std::vector<int32_t>(count), std::vector<int32_t>(count), std::vector<float>(count)};
+  Arena counting_host;
+  lay_out_host(counting_host);
+  host_buffer_ = rank.device.allocate_host(counting_host.used(), "micro-batches in host memory");
+  Arena host_arena(host_buffer_.data(), host_buffer_.bytes());
+  lay_out_host(host_arena);
+  for (HostBatches& set : host_batches_) {
+    set.taken = rank.device.create_event();
   }
   context_ = std::make_unique<LayerContext>(LayerContext{
       .stream = stream_, .tensor = grid.tensor(), .workspace = workspace_, .shape = shape, .batch = {}, .losses = {}});
@@ -78,13 +81,38 @@ Executor::Program Executor::prepare(const Schedule& schedule, bool forward_only)
   Program program;
   program.num_microbatches = schedule.num_microbatches;
   for (const Action& action : schedule.actions[static_cast<size_t>(grid_.pipeline().rank())]) {
+    if (!program.steps.empty()) {
+      program.steps.back().joins_next = is_transfer(program.steps.back().action.kind) && is_transfer(action.kind);
+    }
     program.steps.push_back({action, action_text(action), slot_events(schedule, action, forward_only)});
   }
   return program;
 }
 
+int Executor::most_microbatches() const {
+  return std::max(training_schedule_.num_microbatches, evaluation_schedule_.num_microbatches);
+}
+
+void Executor::lay_out_host(Arena& arena) {
+  host_totals_ = take_tensor(arena, DType::kF64, {2});
+  if (!reads_batches()) {
+    return;
+  }
+  const Shape tokens{shape_.batch, shape_.seq};
+  for (HostBatches& set : host_batches_) {
+    set.batches.clear();
+    for (int microbatch = 0; microbatch < most_microbatches(); ++microbatch) {
+      MicroBatch& batch = set.batches.emplace_back();
+      batch.tokens = take_tensor(arena, DType::kI32, tokens);
+      batch.targets = take_tensor(arena, DType::kI32, tokens);
+      batch.mask = take_tensor(arena, DType::kF32, tokens);
+      batch.order = take_tensor(arena, DType::kI32, {tokens.num_elements()});
+    }
+    set.num_targets = take_tensor(arena, DType::kF64, {1});
+  }
+}
+
 void Executor::lay_out(Arena& arena) {
-  const int most_microbatches = std::max(training_schedule_.num_microbatches, evaluation_schedule_.num_microbatches);
   size_t workspace_bytes = 0;
   bytes_ = {};
   for (Stage& stage : stages_) {
@@ -115,8 +143,9 @@ void Executor::lay_out(Arena& arena) {
     if (!chunk.is_first() && !stage.previous_is_here) {
       stage.input_gradients = {chunk.boundary_layout(arena, shape_), chunk.boundary_layout(arena, shape_)};
     }
-    stage.pools = {SlotPool(most_microbatches, num_activations), SlotPool(most_microbatches, training.output_gradients),
-                   SlotPool(most_microbatches, training.pending_gradients)};
+    stage.pools = {SlotPool(most_microbatches(), num_activations),
+                   SlotPool(most_microbatches(), training.output_gradients),
+                   SlotPool(most_microbatches(), training.pending_gradients)};
     bytes_.activations += behind_activations - before;
     bytes_.gradients += arena.used() - behind_activations;
     workspace_bytes = std::max(workspace_bytes, chunk.workspace_bytes(shape_));
@@ -124,20 +153,26 @@ void Executor::lay_out(Arena& arena) {
   const size_t before = arena.used();
   std::byte* workspace = arena.take(workspace_bytes);
   workspace_ = arena.counting() ? Arena() : Arena(workspace, workspace_bytes);
-  loss_sums_ = take_tensor(arena, DType::kF64, {most_microbatches});
+  loss_sums_ = take_tensor(arena, DType::kF64, {most_microbatches()});
+  totals_ = take_tensor(arena, DType::kF64, {2});
   bytes_.workspace = arena.used() - before;
 }
 
-LossSum Executor::train(const BatchReader& reader, double grad_scale, int64_t step) {
-  return run(training_program_, reader, grad_scale, true, step);
+void Executor::train(const BatchReader& reader, double grad_scale, int64_t step) {
+  run(training_program_, reader, grad_scale, true, step);
 }
 
-LossSum Executor::evaluate(const BatchReader& reader, int64_t step) {
-  return run(evaluation_program_, reader, 0, false, step);
+void Executor::evaluate(const BatchReader& reader, int64_t step) {
+  run(evaluation_program_, reader, 0, false, step);
 }
 
-LossSum Executor::run(const Program& program, const BatchReader& reader, double grad_scale, bool training,
-                      int64_t step) {
+LossSum Executor::read_totals() {
+  stream_.copy(host_totals_.data, totals_.data, totals_.bytes());
+  stream_.synchronize();
+  return {host_totals_.as<double>()[0], host_totals_.as<double>()[1]};
+}
+
+void Executor::run(const Program& program, const BatchReader& reader, double grad_scale, bool training, int64_t step) {
   context_->training = training;
   context_->grad_scale = grad_scale;
   for (Stage& stage : stages_) {
@@ -145,14 +180,27 @@ LossSum Executor::run(const Program& program, const BatchReader& reader, double 
       pool.reset();
     }
   }
+  begin_host_batches();
   for (const Step& at : program.steps) {
     rank_.recorder.set_position(step, at.text.c_str(), at.action.microbatch);
     if (hooks_.before_action) {
       hooks_.before_action(at.action);
     }
     take_slots(at.slots.before);
-    perform(at.action, reader);
+    if (is_transfer(at.action.kind)) {
+      leg_works_.push_back(&prepare_transfer(at.action));
+    } else {
+      perform(at.action, reader);
+    }
     release_slots(at.slots.after);
+    if (!legs_.empty() && !at.joins_next) {
+      const Work work = grid_.pipeline().exchange(legs_, stream_);
+      for (Work* waited : leg_works_) {
+        *waited = work;
+      }
+      legs_.clear();
+      leg_works_.clear();
+    }
   }
   for (Stage& stage : stages_) {
     for (Work& work : stage.sending_activation) {
@@ -162,63 +210,84 @@ LossSum Executor::run(const Program& program, const BatchReader& reader, double 
       std::exchange(work, Work()).wait(stream_);
     }
   }
-  stream_.synchronize();
+  sum_losses(program);
+}
 
-  LossSum sum;
-  if (stages_.back().chunk->is_last()) {
-    for (int microbatch = 0; microbatch < program.num_microbatches; ++microbatch) {
-      sum.loss += loss_sums_.as<double>()[microbatch];
-      sum.num_targets += num_targets_[static_cast<size_t>(microbatch)];
-    }
+// The set that the run before the last one used: the device has long copied it, unless it is far behind the host.
+void Executor::begin_host_batches() {
+  if (!reads_batches()) {
+    return;
   }
-  return sum;
+  host_set_ = 1 - host_set_;
+  HostBatches& set = host_batches_[host_set_];
+  wait_reached(*set.taken, stream_, rank_.recorder, "the micro-batches of the step before the last one");
+  *set.num_targets.as<double>() = 0;
+}
+
+void Executor::sum_losses(const Program& program) {
+  const bool is_last = stages_.back().chunk->is_last();
+  if (is_last) {
+    kernels::sum_in_order(totals_.slice(0, 1), loss_sums_.slice(0, program.num_microbatches), stream_);
+    stream_.copy(totals_.slice(1, 2).data, host_batches_[host_set_].num_targets.data, sizeof(double));
+  } else {
+    stream_.fill_zero(totals_.data, totals_.bytes());
+  }
+  if (reads_batches()) {
+    stream_.record(*host_batches_[host_set_].taken);
+  }
 }
 
 void Executor::perform(const Action& action, const BatchReader& reader) {
   Stage& stage = stage_of(action.stage);
-  const int microbatch = action.microbatch;
-  auto& activations = stage.pools[static_cast<size_t>(SlotKind::kActivation)];
-  auto& output_gradients = stage.pools[static_cast<size_t>(SlotKind::kOutputGradient)];
   switch (action.kind) {
     case ActionKind::kForward:
-      forward(stage, microbatch, reader);
+      forward(stage, action.microbatch, reader);
       break;
     case ActionKind::kBackward:
     case ActionKind::kBackwardInput:
     case ActionKind::kBackwardWeight:
       backward(stage, action);
       break;
-    case ActionKind::kSendForward: {
-      const auto slot = static_cast<size_t>(activations.of(microbatch));
-      stage.sending_activation[slot] =
-          transfer(Transfer::Direction::kSend, stage.next_rank, action, stage.chunk->output(stage.activations[slot]));
-      break;
-    }
-    case ActionKind::kRecvForward: {
-      const auto slot = static_cast<size_t>(activations.of(microbatch));
-      stage.receiving_activation[slot] =
-          transfer(Transfer::Direction::kReceive, stage.previous_rank, action, stage.activations[slot].input);
-      break;
-    }
-    case ActionKind::kSendBackward: {
-      const auto turn = static_cast<size_t>(stage.turn);
-      stage.sending_gradient[turn] =
-          transfer(Transfer::Direction::kSend, stage.previous_rank, action, stage.input_gradients[turn]);
-      stage.turn = 1 - stage.turn;
-      break;
-    }
-    case ActionKind::kRecvBackward: {
-      const auto slot = static_cast<size_t>(output_gradients.of(microbatch));
-      stage.receiving_gradient[slot] =
-          transfer(Transfer::Direction::kReceive, stage.next_rank, action, stage.output_gradients[slot]);
-      break;
-    }
     case ActionKind::kReduceGrads:
       sync_.reduce_grads(action.stage);
       break;
-    case ActionKind::kUnshard:
-    case ActionKind::kReshard:
-      throw Error(ErrorCode::kInternal, "parameters are not sharded: " + action_text(action));
+    default:
+      throw Error(ErrorCode::kInternal, "the executor does not know " + action_text(action));
+  }
+}
+
+// Adds the transfer to the exchange that is being put together; returns where its work will be waited for.
+Work& Executor::prepare_transfer(const Action& action) {
+  Stage& stage = stage_of(action.stage);
+  const int microbatch = action.microbatch;
+  const auto slot_in = [&](SlotKind kind) {
+    return static_cast<size_t>(stage.pools[static_cast<size_t>(kind)].of(microbatch));
+  };
+  const auto leg = [&](Transfer::Direction direction, int peer, TensorView data) {
+    legs_.push_back({direction, peer, transfer_tag(action), data});
+  };
+  switch (action.kind) {
+    case ActionKind::kSendForward: {
+      const size_t slot = slot_in(SlotKind::kActivation);
+      leg(Transfer::Direction::kSend, stage.next_rank, stage.chunk->output(stage.activations[slot]));
+      return stage.sending_activation[slot];
+    }
+    case ActionKind::kRecvForward: {
+      const size_t slot = slot_in(SlotKind::kActivation);
+      leg(Transfer::Direction::kReceive, stage.previous_rank, stage.activations[slot].input);
+      return stage.receiving_activation[slot];
+    }
+    case ActionKind::kSendBackward: {
+      const auto turn = static_cast<size_t>(stage.turn);
+      stage.turn = 1 - stage.turn;
+      leg(Transfer::Direction::kSend, stage.previous_rank, stage.input_gradients[turn]);
+      return stage.sending_gradient[turn];
+    }
+    default: {
+      const size_t slot = slot_in(SlotKind::kOutputGradient);
+      leg(Transfer::Direction::kReceive, stage.next_rank, stage.output_gradients[slot]);
+      return stage.receiving_gradient[slot];
+    }
   }
 }
 
@@ -244,19 +313,23 @@ void Executor::forward(Stage& stage, int microbatch, const BatchReader& reader) 
 }
 
 void Executor::load_batch(Stage& stage, int microbatch, MicroBatch& to, const BatchReader& reader) {
-  const Shape tokens{shape_.batch, shape_.seq};
-  const auto begin = static_cast<size_t>(microbatch) * static_cast<size_t>(tokens.num_elements());
-  MicroBatch host{view_of(host_batches_.tokens.data() + begin, tokens),
-                  view_of(host_batches_.targets.data() + begin, tokens),
-                  view_of(host_batches_.mask.data() + begin, tokens)};
+  HostBatches& set = host_batches_[host_set_];
+  MicroBatch& host = set.batches[static_cast<size_t>(microbatch)];
   if (stage.chunk->is_first() || stage_index_.front() < 0) {  // where both ends are here, the first has read it
     reader(microbatch, host);
     const float* mask = host.mask.as<float>();
-    num_targets_[static_cast<size_t>(microbatch)] = std::accumulate(mask, mask + tokens.num_elements(), 0.0);
+    *set.num_targets.as<double>() += std::accumulate(mask, mask + host.mask.num_elements(), 0.0);
   }
-  stream_.copy(to.tokens.data, host.tokens.data, host.tokens.bytes());
-  stream_.copy(to.targets.data, host.targets.data, host.targets.bytes());
-  stream_.copy(to.mask.data, host.mask.data, host.mask.bytes());
+  const auto copy = [&](TensorView device, ConstTensorView from) {
+    stream_.copy(device.data, from.data, from.bytes());
+  };
+  copy(to.tokens, host.tokens);
+  copy(to.targets, host.targets);
+  copy(to.mask, host.mask);
+  if (stage.chunk->is_first()) {
+    sort_tokens(host);
+    copy(to.order, host.order);
+  }
 }
 
 void Executor::backward(Stage& stage, const Action& action) {
@@ -316,11 +389,6 @@ Executor::Stage& Executor::stage_of(int stage) {
   const int index = stage_index_[static_cast<size_t>(stage)];
   DCHECK(index >= 0, "stage {} is not on this rank", stage);
   return stages_[static_cast<size_t>(index)];
-}
-
-Work Executor::transfer(Transfer::Direction direction, int peer, const Action& action, TensorView data) {
-  const Transfer leg{direction, peer, transfer_tag(action), data};
-  return grid_.pipeline().exchange(std::span(&leg, 1), stream_);
 }
 
 }  // namespace ashlar

@@ -26,8 +26,8 @@ struct LossSum {
   double num_targets = 0;
 };
 
-// Fills one micro-batch of the running step, in host memory. Called once for each micro-batch, on the ranks of the
-// first and of the last stage.
+// Fills tokens, targets and mask of one micro-batch of the running step, in host memory. Called once for each
+// micro-batch, on the ranks of the first and of the last stage.
 using BatchReader = std::function<void(int microbatch, MicroBatch& batch)>;
 
 // What may look into a run: tests that inject faults, and the search for the first value that is not finite.
@@ -51,11 +51,17 @@ class Executor {
   Executor(RankContext& rank, const ProcessGrid& grid, Stream& stream, const Schedule& training,
            const Schedule& evaluation, std::vector<StageChunk*> chunks, const BatchShape& shape, ParamSync& sync);
 
-  // Collective over the model group; blocks the host at the end. Allocates nothing. Gradients of the loss sum times
-  // `grad_scale` lie in the parameters' grad tensors afterwards. `step` is for reports.
-  LossSum train(const BatchReader& reader, double grad_scale, int64_t step);
+  // Collective over the model group. Stream-ordered; on a GPU the host waits at most for the run before the last one,
+  // whose micro-batches it overwrites. Allocates nothing. Gradients of the loss sum times `grad_scale` lie in the
+  // parameters' grad tensors afterwards. `step` is for reports.
+  void train(const BatchReader& reader, double grad_scale, int64_t step);
   // The same walk over the forward-only list.
-  LossSum evaluate(const BatchReader& reader, int64_t step);
+  void evaluate(const BatchReader& reader, int64_t step);
+
+  // [2] fp64: loss sum and counted targets of the last run, as in LossSum. Device memory.
+  ConstTensorView totals() const { return totals_; }
+  // Blocks the host until the last run is done.
+  LossSum read_totals();
 
   void set_hooks(ExecutorHooks hooks) { hooks_ = std::move(hooks); }
   const ExecutorHooks& hooks() const { return hooks_; }
@@ -67,6 +73,7 @@ class Executor {
     Action action;
     std::string text;
     SlotEvents slots;
+    bool joins_next = false;  // a transfer that goes out in one exchange with the transfer behind it
   };
   struct Program {
     std::vector<Step> steps;
@@ -91,25 +98,31 @@ class Executor {
     int turn = 0;
   };
 
-  // The micro-batches of one step in host memory. Each has a place of its own: the stream may still read an earlier one
-  // when the host reads the next.
+  // The micro-batches of one run in pinned host memory. Each has a place of its own: the stream may still read an
+  // earlier one when the host reads the next. Two sets take turns, so that the host reads for a run while the device is
+  // busy with the one before.
   struct HostBatches {
-    std::vector<int32_t> tokens;
-    std::vector<int32_t> targets;
-    std::vector<float> mask;
+    std::vector<MicroBatch> batches;
+    TensorView num_targets;        // [1] fp64
+    std::unique_ptr<Event> taken;  // the stream has copied all of it
   };
 
   Program prepare(const Schedule& schedule, bool forward_only) const;
   void lay_out(Arena& arena);
-  LossSum run(const Program& program, const BatchReader& reader, double grad_scale, bool training, int64_t step);
+  void lay_out_host(Arena& arena);
+  void run(const Program& program, const BatchReader& reader, double grad_scale, bool training, int64_t step);
+  void begin_host_batches();
+  void sum_losses(const Program& program);
   void perform(const Action& action, const BatchReader& reader);
+  Work& prepare_transfer(const Action& action);
   void forward(Stage& stage, int microbatch, const BatchReader& reader);
   void load_batch(Stage& stage, int microbatch, MicroBatch& to, const BatchReader& reader);
   void backward(Stage& stage, const Action& action);
   void take_slots(const std::vector<SlotEvent>& events);
   void release_slots(const std::vector<SlotEvent>& events);
   Stage& stage_of(int stage);
-  Work transfer(Transfer::Direction direction, int peer, const Action& action, TensorView data);
+  bool reads_batches() const { return stages_.front().chunk->is_first() || stages_.back().chunk->is_last(); }
+  int most_microbatches() const;
 
   RankContext& rank_;
   const ProcessGrid& grid_;
@@ -126,8 +139,13 @@ class Executor {
   Buffer buffer_;
   Arena workspace_;
   TensorView loss_sums_;  // [micro-batches] fp64
-  std::vector<double> num_targets_;
-  HostBatches host_batches_;
+  TensorView totals_;     // [2] fp64
+  Buffer host_buffer_;
+  TensorView host_totals_;  // [2] fp64, pinned
+  std::array<HostBatches, 2> host_batches_;
+  size_t host_set_ = 0;
+  std::vector<Transfer> legs_;    // of the exchange that is being put together
+  std::vector<Work*> leg_works_;  // where each leg's work is waited for
   PipelineBytes bytes_;
   std::unique_ptr<LayerContext> context_;
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/stat_dtype.h"
+
 namespace ashlar {
 namespace {
 
@@ -39,6 +41,9 @@ StageChunk::ActivationSlot StageChunk::activation_layout(Arena& arena, const Bat
     slot.batch.targets = take_tensor(arena, DType::kI32, tokens);
     slot.batch.mask = take_tensor(arena, DType::kF32, tokens);
   }
+  if (is_first_) {
+    slot.batch.order = take_tensor(arena, DType::kI32, {tokens.num_elements()});
+  }
   if (!is_first_) {
     slot.input = boundary_layout(arena, shape);
   }
@@ -49,7 +54,7 @@ StageChunk::ActivationSlot StageChunk::activation_layout(Arena& arena, const Bat
     }
   }
   if (is_last_) {
-    slot.losses = take_tensor(arena, dtype_, tokens);
+    slot.losses = take_tensor(arena, kernels::stat_dtype(dtype_), tokens);
   }
   return slot;
 }

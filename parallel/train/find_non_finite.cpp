@@ -3,15 +3,32 @@
 #include <tuple>
 
 #include "parallel/train/training.h"
+#include "runtime/tensor/host_copy.h"
 
 namespace ashlar {
 namespace {
 
+// In host memory.
 bool all_finite(ConstTensorView x) {
   const auto check = [count = x.num_elements()](const auto* data) {
-    return std::all_of(data, data + count, [](auto value) { return std::isfinite(value); });
+    return std::all_of(data, data + count, [](auto value) {
+      if constexpr (std::is_floating_point_v<decltype(value)>) {
+        return std::isfinite(value);
+      } else {
+        return std::isfinite(to_float(value));
+      }
+    });
   };
-  return x.dtype == DType::kF64 ? check(x.as<double>()) : check(x.as<float>());
+  switch (x.dtype) {
+    case DType::kF64:
+      return check(x.as<double>());
+    case DType::kBF16:
+      return check(x.as<BFloat16>());
+    case DType::kF16:
+      return check(x.as<Float16>());
+    default:
+      return check(x.as<float>());
+  }
 }
 
 // The first bad activation of a rank, ordered as the forward pass meets them.
@@ -21,8 +38,10 @@ struct Finding {
 };
 
 std::string first_bad_gradient(const Training& training) {
+  HostCopy copy(training.rank.device);
+  std::vector<std::byte> scratch;
   for (const ParameterStore::Entry& entry : training.store.entries()) {
-    if (!all_finite(entry.parameter->grad)) {
+    if (!all_finite(copy.on_host(entry.parameter->grad, scratch))) {
       return fmt::format("rank {} ({}): the gradient of {} is not finite", training.rank.world.rank(),
                          training.grid.coordinate().text(), entry.parameter->name);
     }
@@ -34,6 +53,8 @@ std::string first_bad_gradient(const Training& training) {
 
 std::string find_non_finite(Training& training, const SampleSource& source) {
   std::vector<Finding> found;
+  HostCopy copy(training.rank.device);
+  std::vector<std::byte> scratch;
   const ExecutorHooks earlier = training.executor.hooks();
   ExecutorHooks hooks = earlier;
   hooks.on_activation = [&](int stage, int microbatch, int layer, bool is_output, TensorView activation) {
@@ -41,7 +62,7 @@ std::string find_non_finite(Training& training, const SampleSource& source) {
       earlier.on_activation(stage, microbatch, layer, is_output, activation);
     }
     training.stream->synchronize();
-    if (found.empty() && !all_finite(activation)) {
+    if (found.empty() && !all_finite(copy.on_host(activation, scratch))) {
       found.push_back({microbatch, stage, layer, is_output, training.rank.world.rank()});
     }
   };
@@ -55,6 +76,7 @@ std::string find_non_finite(Training& training, const SampleSource& source) {
         fill_batch(batch, source, sample_of(microbatch, training.grid.coordinate().data));
       },
       training.state.iteration + 1);
+  training.stream->synchronize();
   training.executor.set_hooks(earlier);
 
   std::string line;

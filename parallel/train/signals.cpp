@@ -1,13 +1,10 @@
 #include "parallel/train/signals.h"
 
-#include <array>
 #include <atomic>
-#include <csignal>
 
 namespace ashlar {
 namespace {
 
-constexpr std::array<int, 3> kStopSignals = {SIGTERM, SIGINT, SIGUSR1};
 std::atomic<int> received_signal{0};  // lock-free, so a handler may set it
 static_assert(std::atomic<int>::is_always_lock_free);
 

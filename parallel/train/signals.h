@@ -2,7 +2,12 @@
 // edge.
 #pragma once
 
+#include <array>
+#include <csignal>
+
 namespace ashlar {
+
+inline constexpr std::array<int, 3> kStopSignals = {SIGTERM, SIGINT, SIGUSR1};
 
 // For the life of the object: the calling thread, and every thread it starts from then on, no longer takes these
 // signals while it computes; they wait until received() asks. Threads that exist already (MPI's own) take them by a

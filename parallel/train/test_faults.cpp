@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include <limits>
+#include <cstring>
 
 namespace ashlar {
 namespace {
@@ -24,7 +24,7 @@ TestFaults::TestFaults(const TrainOptions& options)
       nan_(parse_test_point("test-nan", options.test_nan)),
       write_(parse_test_point("test-write-fault", options.test_write_fault)) {}
 
-void TestFaults::install(Training& training) const {
+void TestFaults::install(Training& training) {
   ExecutorHooks hooks;
   if (hang_ && hang_->point != "checkpoint") {
     hooks.before_action = [this, &training](const Action& action) {
@@ -37,10 +37,12 @@ void TestFaults::install(Training& training) const {
     };
   }
   if (nan_) {
+    const size_t bytes = dtype_bytes(training.config.dtype);
+    not_a_number_ = training.rank.device.allocate_host(bytes, "--test-nan");
+    std::memset(not_a_number_.data(), 0xff, bytes);  // all bits set: a NaN of every type
     hooks.on_activation = [this, &training](int, int microbatch, int, bool is_output, TensorView activation) {
       if (microbatch == 0 && !is_output && is_now(*nan_, training)) {
-        training.stream->synchronize();
-        *activation.as<float>() = std::numeric_limits<float>::quiet_NaN();
+        training.stream->copy(activation.data, not_a_number_.data(), not_a_number_.bytes());
       }
     };
   }

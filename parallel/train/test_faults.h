@@ -11,7 +11,7 @@ class TestFaults {
   explicit TestFaults(const TrainOptions& options);
 
   // Hooks that put the faults into the steps of `training`, which must outlive the run.
-  void install(Training& training) const;
+  void install(Training& training);
   // Sleeps for ever when this rank is to hang before the checkpoint of its present step.
   void before_checkpoint(const Training& training) const;
   // What the disk does to this rank.
@@ -23,6 +23,7 @@ class TestFaults {
   std::optional<TestPoint> hang_;
   std::optional<TestPoint> nan_;
   std::optional<TestPoint> write_;
+  Buffer not_a_number_;  // pinned, of the type of the activations
 };
 
 }  // namespace ashlar

@@ -100,8 +100,8 @@ std::vector<NamedSlice> checkpoint_slices(const Training& training, bool with_op
       }
     }
   };
-  add("model", [&](size_t at) { return entries[at].parameter->value; });
-  if (with_optimizer && training.optimizer.state_bytes() > 0) {
+  add("model", [&](size_t at) { return training.optimizer.masters()[at]; });
+  if (with_optimizer && training.optimizer.has_moments()) {
     add("adam_m", [&](size_t at) { return training.optimizer.moments()[at].first; });
     add("adam_v", [&](size_t at) { return training.optimizer.moments()[at].second; });
   }
@@ -110,6 +110,7 @@ std::vector<NamedSlice> checkpoint_slices(const Training& training, bool with_op
 
 void save_training(Training& training, const std::string& directory, uint64_t data_fingerprint,
                    const StorageOptions& storage) {
+  training.stream->synchronize();
   const std::vector<NamedSlice> slices = checkpoint_slices(training, true);
   const nlohmann::json state = {{"iteration", training.state.iteration},
                                 {"consumed_samples", training.state.consumed_samples},
@@ -134,7 +135,9 @@ std::optional<int64_t> load_training(Training& training, const std::string& dire
     compare_settings(training, manifest.state.at("options"), directory);
   });
   const std::vector<NamedSlice> slices = checkpoint_slices(training, true);
+  training.stream->synchronize();
   const nlohmann::json state = load_checkpoint(training.rank, directory, *iteration, slices);
+  training.optimizer.round_masters();
   training.state.iteration = state.at("iteration").get<int64_t>();
   training.state.consumed_samples = state.at("consumed_samples").get<int64_t>();
   training.optimizer.set_num_updates(state.at("num_updates").get<int64_t>());
@@ -142,6 +145,12 @@ std::optional<int64_t> load_training(Training& training, const std::string& dire
     training.rank.log.warning("--load {}: the data or its order is not that of the run that saved", directory);
   }
   return iteration;
+}
+
+void load_hf_weights(Training& training, const std::string& directory) {
+  training.stream->synchronize();
+  load_hf(training.rank, directory, checkpoint_slices(training, false));
+  training.optimizer.round_masters();
 }
 
 HfConfig hf_config(const GptConfig& config) {

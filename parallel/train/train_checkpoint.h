@@ -12,9 +12,9 @@
 
 namespace ashlar {
 
-// This rank's slices of all weights ("model/...") and, when `with_optimizer`, of both moments ("adam_m/...",
-// "adam_v/..."). Every tensor slice is owned by one rank: data rank 0, tensor rank 0 where it is not split, the first
-// use where it is tied.
+// This rank's slices of all weights ("model/...", the fp32 masters where weights are 16 bits wide) and, when
+// `with_optimizer`, of both moments ("adam_m/...", "adam_v/..."), in device memory. Every tensor slice is owned by one
+// rank: data rank 0, tensor rank 0 where it is not split, the first use where it is tied.
 std::vector<NamedSlice> checkpoint_slices(const Training& training, bool with_optimizer);
 
 // Collective. Blocks the host. Saves weights, moments and state as iteration training.state.iteration under
@@ -26,6 +26,9 @@ void save_training(Training& training, const std::string& directory, uint64_t da
 // Throws Error(kCheckpoint) naming the flag when the model has other sizes, and says in one line each what else differs
 // from the run that saved (data, batch size, seed, learning rate, ...).
 std::optional<int64_t> load_training(Training& training, const std::string& directory, uint64_t data_fingerprint);
+
+// Collective. Blocks the host. Takes all weights from a Hugging Face model.
+void load_hf_weights(Training& training, const std::string& directory);
 
 // Pure. The model as a Hugging Face config.json describes it.
 HfConfig hf_config(const GptConfig& config);

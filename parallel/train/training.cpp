@@ -1,8 +1,8 @@
 #include "parallel/train/training.h"
 
-#include <algorithm>
-#include <cmath>
 #include <functional>
+
+#include "kernels/prepare.h"
 
 namespace ashlar {
 namespace {
@@ -26,6 +26,12 @@ std::vector<StageChunk*> borrow(const std::vector<std::unique_ptr<StageChunk>>& 
     all.push_back(chunk.get());
   }
   return all;
+}
+
+std::unique_ptr<Stream> make_stream(Device& device, const TrainOptions&) {
+  std::unique_ptr<Stream> stream = device.create_stream();
+  kernels::prepare_kernels(*stream, {});
+  return stream;
 }
 
 ParameterStore make_store(RankContext& rank, const ProcessGrid& grid,
@@ -71,21 +77,12 @@ struct StepReader {
   }
 };
 
-// What all ranks learn of each other behind a step's passes.
-struct StepTotals {
-  double loss = 0;
-  double num_targets = 0;
-  int stop_signal = 0;  // the largest over the ranks
-};
-
-StepTotals share_totals(Training& training, const LossSum& sum, const StopSignals* signals) {
-  const bool speaks = training.grid.is_last_stage() && training.grid.coordinate().tensor == 0;
-  double totals[2] = {speaks ? sum.loss : 0, speaks ? sum.num_targets : 0};
-  int64_t signal = signals == nullptr ? 0 : signals->received();
-  Communicator& world = training.grid.world();
-  world.all_reduce(view_of(totals, {2}), ReduceOp::kSum, *training.stream).wait_host();
-  world.all_reduce(view_of(&signal, {1}), ReduceOp::kMax, *training.stream).wait_host();
-  return {totals[0], totals[1], static_cast<int>(signal)};
+// State and counters as they were before a step that updated nothing.
+void go_back(Training& training, const StepResults::Submitted& step) {
+  training.results.drop_pending();
+  training.state.iteration = step.iteration_before;
+  training.state.consumed_samples = step.samples_before;
+  training.optimizer.set_num_updates(step.updates_before);
 }
 
 }  // namespace
@@ -118,7 +115,7 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved, DTyp
     : options(resolved),
       config(gpt_config(resolved, dtype)),
       rank(rank_context),
-      stream(rank.device.create_stream()),
+      stream(make_stream(rank.device, options)),
       grid(rank, grid_shape(options), rank_order(options)),
       chunks(make_chunks(options, config, grid)),
       store(make_store(rank, grid, chunks, dtype)),
@@ -130,55 +127,83 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved, DTyp
                      {.reduce_grads = false}),
                borrow(chunks), {options.micro_batch_size, options.seq_length}, reducer),
       optimizer(rank, grid, *stream, store, optimizer_config(options)),
-      lr_schedule(make_lr_schedule(options)) {
-  store.initialize(static_cast<uint64_t>(options.seed));
+      lr_schedule(make_lr_schedule(options)),
+      results(rank, grid, *stream) {
+  store.initialize(static_cast<uint64_t>(options.seed), optimizer.masters());
 }
 
-StepResult train_step(Training& training, const SampleSource& source, const StopSignals* signals) {
+void submit_step(Training& training, const SampleSource& source, const StopSignals* signals) {
   TrainState& state = training.state;
-  // Gradients are accumulated as sums over targets times this constant, so their size does not grow with the batch.
+  const StepResults::Submitted step{.step = state.iteration + 1,
+                                    .iteration_before = state.iteration,
+                                    .samples_before = state.consumed_samples,
+                                    .updates_before = training.optimizer.num_updates(),
+                                    .learning_rate = training.lr_schedule.rate(training.optimizer.num_updates() + 1)};
+  // Gradients are accumulated as sums over targets times a constant, so their size does not grow with the batch.
   const double nominal_targets =
       static_cast<double>(training.options.global_batch_size) * static_cast<double>(training.options.seq_length);
   const StepReader reader{training, source, state.consumed_samples};
-  const LossSum local = training.executor.train(std::cref(reader), 1.0 / nominal_targets, state.iteration + 1);
+  training.executor.train(std::cref(reader), 1.0 / nominal_targets, step.step);
   training.reducer.combine_tied();
-
-  const StepTotals totals = share_totals(training, local, signals);
-  if (totals.num_targets == 0) {  // the same number on every rank, so all throw alike
-    throw AgreedError(ErrorCode::kData, fmt::format("step {}: no target of the global batch counts (all are masked)",
-                                                    state.iteration + 1));
-  }
-  const double grad_scale = nominal_targets / totals.num_targets;  // exactly 1 without masks
-  StepResult result;
-  result.loss = totals.loss / totals.num_targets;
-  result.num_targets = totals.num_targets;
-  result.stop_signal = totals.stop_signal;
-  result.grad_norm = training.optimizer.grad_norm(grad_scale);
-  result.learning_rate = training.lr_schedule.rate(training.optimizer.num_updates() + 1);
-  result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
-  if (!result.finite && training.options.check_for_nan_in_loss_and_grad) {
-    return result;
-  }
-  training.optimizer.update(result.learning_rate, grad_scale, result.grad_norm);
-  training.stream->synchronize();
+  training.results.share(training.executor.totals(), signals == nullptr ? 0 : signals->received());
+  training.optimizer.sum_squares();
+  training.optimizer.update(training.results.results(), training.results.totals(),
+                            {.nominal_targets = nominal_targets,
+                             .learning_rate = step.learning_rate,
+                             .skip_not_finite = training.options.check_for_nan_in_loss_and_grad});
+  training.results.submit(step);
   ++state.iteration;
   state.consumed_samples += training.options.global_batch_size;
+}
+
+StepResult take_result(Training& training) {
+  const StepResults::Submitted step = training.results.oldest();
+  const StepResults::Numbers numbers = training.results.take();
+  StepResult result;
+  result.step = step.step;
+  result.consumed_samples = step.samples_before + training.options.global_batch_size;
+  result.loss = numbers.results[kernels::kStepLoss];
+  result.grad_norm = numbers.results[kernels::kStepGradNorm];
+  result.learning_rate = step.learning_rate;
+  result.num_targets = numbers.results[kernels::kStepNumTargets];
+  result.finite = numbers.results[kernels::kStepFinite] != 0;
+  result.stop_signal = numbers.stop_signal;
+  if (result.num_targets == 0) {  // the same number on every rank, so all throw alike
+    throw AgreedError(ErrorCode::kData,
+                      fmt::format("step {}: no target of the global batch counts (all are masked)", step.step));
+  }
+  if (!result.finite && training.options.check_for_nan_in_loss_and_grad) {
+    go_back(training, step);
+    result.consumed_samples = step.samples_before;
+  }
   return result;
 }
 
+size_t result_lag(const Training& training) {
+  return training.rank.device.kind() == DeviceKind::kCpu || training.options.check_weight_hash ? 0 : 1;
+}
+
+StepResult train_step(Training& training, const SampleSource& source, const StopSignals* signals) {
+  submit_step(training, source, signals);
+  return take_result(training);
+}
+
 double evaluate(Training& training, const SampleSource& source, int64_t num_batches) {
-  LossSum sum;
+  double sums[2] = {0, 0};
   for (int64_t batch = 0; batch < num_batches; ++batch) {
     const StepReader reader{training, source, batch * training.options.global_batch_size};
-    const LossSum part = training.executor.evaluate(std::cref(reader), training.state.iteration);
-    sum.loss += part.loss;
-    sum.num_targets += part.num_targets;
+    training.executor.evaluate(std::cref(reader), training.state.iteration);
+    const LossSum part = training.executor.read_totals();
+    if (training.grid.is_last_stage() && training.grid.coordinate().tensor == 0) {
+      sums[0] += part.loss;
+      sums[1] += part.num_targets;
+    }
   }
-  const StepTotals totals = share_totals(training, sum, nullptr);
-  if (totals.num_targets == 0) {
+  training.rank.world.all_reduce(view_of(sums, {2}), ReduceOp::kSum, *training.stream).wait_host();
+  if (sums[1] == 0) {
     throw AgreedError(ErrorCode::kData, "no target of the validation batches counts (all are masked)");
   }
-  return totals.loss / totals.num_targets;
+  return sums[0] / sums[1];
 }
 
 }  // namespace ashlar

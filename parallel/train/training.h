@@ -9,6 +9,7 @@
 #include "parallel/pipeline/executor.h"
 #include "parallel/train/options.h"
 #include "parallel/train/signals.h"
+#include "parallel/train/step_results.h"
 #include "parallel/zero/grad_reducer.h"
 #include "parallel/zero/lr_schedule.h"
 #include "parallel/zero/optimizer.h"
@@ -30,7 +31,8 @@ RankOrder rank_order(const TrainOptions& options);
 
 class Training {
  public:
-  // Collective. `options` are resolved (resolve_options). Initial weights are set from options.seed.
+  // Collective. `options` are resolved (resolve_options). Initial weights are set from options.seed. `dtype` is that of
+  // weights and activations; fp64 is for tests.
   Training(RankContext& rank, const TrainOptions& options, DType dtype = DType::kF32);
 
   const TrainOptions options;
@@ -44,22 +46,37 @@ class Training {
   Executor executor;
   Optimizer optimizer;
   const LrSchedule lr_schedule;
-  TrainState state;
+  StepResults results;
+  TrainState state;  // behind the last step that was put on the stream
 };
 
 struct StepResult {
-  double loss = 0;       // mean over the counted targets of the global batch
-  double grad_norm = 0;  // before clipping
+  int64_t step = 0;              // 1 for the first
+  int64_t consumed_samples = 0;  // behind it; before it when nothing was updated
+  double loss = 0;               // mean over the counted targets of the global batch
+  double grad_norm = 0;          // before clipping
   double learning_rate = 0;
   double num_targets = 0;  // counted in the global batch
   bool finite = true;      // false: nothing was updated
-  int stop_signal = 0;     // received by some rank before the passes of this step were done; 0: none
+  int stop_signal = 0;     // received by some rank before the step was put on the stream; 0: none
 };
 
-// Collective. Blocks the host. One optimizer step on the global batch at training.state: forward and backward of all
-// micro-batches, gradients to sums over counted targets divided by their global count, clip, update; the state
-// advances. `signals` are this rank's, for all ranks to learn of. When loss or norm is not
-// finite the weights, moments and counters stay as they were, the state included.
+// Collective. Puts one optimizer step on the stream: forward and backward of all micro-batches of the global batch at
+// training.state, gradients to sums over counted targets divided by their global count, clip, update; the state
+// advances at once. On a GPU the host waits at most for the step before the last one. `signals` are this rank's, for
+// all ranks to learn of.
+void submit_step(Training& training, const SampleSource& source, const StopSignals* signals = nullptr);
+
+// Collective. Blocks the host until the oldest submitted step is done. When its loss or norm is not finite (and
+// options.check_for_nan_in_loss_and_grad), weights and moments are as before it: state and counters go back, and steps
+// submitted behind it, which updated nothing, are forgotten. Throws AgreedError(kData) when no target counted.
+StepResult take_result(Training& training);
+
+// Pure. How many submitted steps a loop leaves on their way when it takes results: on a GPU one, so that the device has
+// work while the host reads; none on a CPU, and none where each step's weights are looked at (--check-weight-hash).
+size_t result_lag(const Training& training);
+
+// Collective. Blocks the host. One step and its result.
 StepResult train_step(Training& training, const SampleSource& source, const StopSignals* signals = nullptr);
 
 // Collective. Blocks the host. Mean loss over the first `num_batches` global batches of a source.

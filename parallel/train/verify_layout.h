@@ -16,6 +16,9 @@ struct LayoutTolerance {
   double weights_sgd = 1e-5;
 };
 
+// Pure. The default for fp32; wider for 16-bit weights and activations.
+LayoutTolerance layout_tolerance(DType dtype);
+
 struct LayoutReport {
   bool equal = true;
   std::string first_difference;  // names step or tensor, the two values and the tolerance; empty when equal
@@ -31,6 +34,6 @@ struct LayoutReport {
 // on all their holders. The key third of the attention bias is left out under Adam: its true gradient is 0, so Adam
 // turns rounding into steps.
 LayoutReport verify_layout(RankContext& rank, const TrainOptions& options, const SampleSource& source, int64_t steps,
-                           const LayoutTolerance& tolerance = {});
+                           DType dtype = DType::kF32);
 
 }  // namespace ashlar

@@ -5,8 +5,10 @@
 #include <cstring>
 #include <span>
 
+#include "kernels/stat_dtype.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/rng.h"
+#include "runtime/tensor/host_copy.h"
 
 namespace ashlar {
 namespace {
@@ -18,11 +20,11 @@ size_t local_bytes(const Parameter& parameter, DType dtype) {
 // Elements that one loop iteration draws; a multiple of what a random block holds.
 constexpr int64_t kDrawBlock = 4096;
 
+// The local tensor in host memory, padding zero.
 template <typename T>
-void fill_normal(const Parameter& parameter, uint64_t seed) {
+void draw(T* data, const Parameter& parameter, uint64_t seed) {
   const PhiloxStream random(seed, RngPurpose::kInit, stream_of(parameter.name));
-  T* data = parameter.value.as<T>();
-  std::fill_n(data, parameter.value.num_elements(), T{0});  // padding rows stay zero
+  std::fill_n(data, parameter.value.num_elements(), T{0});
   parameter.shard.for_each_run([&](int64_t local, int64_t global, int64_t length) {
     const int64_t num_blocks = (length + kDrawBlock - 1) / kDrawBlock;
 #pragma omp parallel for schedule(static)
@@ -41,11 +43,27 @@ void fill_normal(const Parameter& parameter, uint64_t seed) {
   });
 }
 
+// Rounds in place: the 16-bit numbers fill the first half of the memory.
+void round_in_place(std::vector<float>& values, DType dtype) {
+  auto* out = reinterpret_cast<std::byte*>(values.data());
+  for (size_t at = 0; at < values.size(); ++at) {
+    const uint16_t bits = dtype == DType::kBF16 ? to_bf16(values[at]).bits : to_f16(values[at]).bits;
+    std::memcpy(out + at * sizeof(bits), &bits, sizeof(bits));
+  }
+}
+
+void set_zero(Device& device, const Buffer& buffer) {
+  const std::unique_ptr<Stream> stream = device.create_stream();
+  stream->fill_zero(buffer.data(), buffer.bytes());
+  stream->synchronize();
+}
+
 }  // namespace
 
 ParameterStore::ParameterStore(Device& device, const ProcessGrid& grid, const std::vector<int>& stages,
                                const std::vector<std::vector<Parameter*>>& parameters, DType dtype)
-    : dtype_(dtype) {
+    : device_(device), dtype_(dtype) {
+  const DType grad_dtype = kernels::stat_dtype(dtype);
   const auto first_use = [&](const Parameter& copy) -> Parameter* {
     for (const auto& of_stage : parameters) {
       for (Parameter* other : of_stage) {
@@ -67,7 +85,7 @@ ParameterStore::ParameterStore(Device& device, const ProcessGrid& grid, const st
       entry.shares_value = parameter->tied_copy && first_use(*parameter) != nullptr;
       entry.counted = !parameter->tied_copy && (parameter->shard.is_split() || grid.coordinate().tensor == 0);
       entry.grad_offset = grads.used();
-      grads.take(local_bytes(*parameter, dtype));
+      grads.take(local_bytes(*parameter, grad_dtype));
       if (!entry.shares_value) {
         values.take(local_bytes(*parameter, dtype));
       }
@@ -78,12 +96,12 @@ ParameterStore::ParameterStore(Device& device, const ProcessGrid& grid, const st
 
   values_ = device.allocate(values.used(), "parameters");
   grads_ = device.allocate(grads.used(), "gradients");
-  std::memset(values_.data(), 0, values_.bytes());
-  std::memset(grads_.data(), 0, grads_.bytes());
+  set_zero(device, values_);
+  set_zero(device, grads_);
   Arena placed(values_.data(), values_.bytes());
   for (const Entry& entry : entries_) {
     const Shape shape = entry.parameter->shard.local();
-    entry.parameter->grad = {grads_.data() + entry.grad_offset, dtype, shape};
+    entry.parameter->grad = {grads_.data() + entry.grad_offset, grad_dtype, shape};
     if (!entry.shares_value) {
       entry.parameter->value = take_tensor(placed, dtype, shape);
     }
@@ -95,22 +113,38 @@ ParameterStore::ParameterStore(Device& device, const ProcessGrid& grid, const st
   }
 }
 
-void ParameterStore::initialize(uint64_t seed) {
-  for (const Entry& entry : entries_) {
-    if (entry.shares_value) {
+void ParameterStore::initialize(uint64_t seed, std::span<const TensorView> masters) {
+  HostCopy copy(device_);
+  std::vector<double> doubles;
+  std::vector<float> floats;
+  for (size_t at = 0; at < entries_.size(); ++at) {
+    const Parameter& parameter = *entries_[at].parameter;
+    if (entries_[at].shares_value) {
       continue;
     }
+    const auto count = static_cast<size_t>(parameter.value.num_elements());
     if (dtype_ == DType::kF64) {
-      fill_normal<double>(*entry.parameter, seed);
-    } else {
-      fill_normal<float>(*entry.parameter, seed);
+      doubles.resize(count);
+      draw(doubles.data(), parameter, seed);
+      copy.to_device(parameter.value.data, doubles.data(), parameter.value.bytes());
+      continue;
     }
+    floats.resize(count);
+    draw(floats.data(), parameter, seed);
+    if (at < masters.size() && masters[at].data != nullptr) {
+      copy.to_device(masters[at].data, floats.data(), masters[at].bytes());
+    }
+    if (dtype_ != DType::kF32) {
+      round_in_place(floats, dtype_);
+    }
+    copy.to_device(parameter.value.data, floats.data(), parameter.value.bytes());
   }
 }
 
 TensorView ParameterStore::grads(size_t begin_byte, size_t end_byte) const {
-  const auto count = static_cast<int64_t>((end_byte - begin_byte) / dtype_bytes(dtype_));
-  return {grads_.data() + begin_byte, dtype_, {count}};
+  const DType grad_dtype = kernels::stat_dtype(dtype_);
+  const auto count = static_cast<int64_t>((end_byte - begin_byte) / dtype_bytes(grad_dtype));
+  return {grads_.data() + begin_byte, grad_dtype, {count}};
 }
 
 int64_t ParameterStore::num_local_elements() const {
@@ -122,7 +156,9 @@ int64_t ParameterStore::num_local_elements() const {
 }
 
 uint64_t ParameterStore::hash_values() const {
-  return hash_bytes(values_.data(), values_.bytes());
+  std::vector<std::byte> scratch;
+  const ConstTensorView all{values_.data(), DType::kU8, {static_cast<int64_t>(values_.bytes())}};
+  return hash_bytes(HostCopy(device_).on_host(all, scratch).data, values_.bytes());
 }
 
 }  // namespace ashlar

@@ -1,6 +1,7 @@
 // The flat arenas of parameters and gradients of one rank, and who counts each tensor.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "parallel/grid/process_grid.h"
@@ -26,13 +27,15 @@ class ParameterStore {
     size_t end = 0;
   };
 
-  // Lays out and binds the parameters of `stages` (this rank's, ascending): parameters[i] belongs to stages[i]. Values
-  // and gradients start at zero.
+  // Blocks the host. Lays out and binds the parameters of `stages` (this rank's, ascending): parameters[i] belongs to
+  // stages[i]. Values have `dtype`, gradients its stat dtype (fp32 for 16-bit values); all start at zero.
   ParameterStore(Device& device, const ProcessGrid& grid, const std::vector<int>& stages,
                  const std::vector<std::vector<Parameter*>>& parameters, DType dtype);
 
-  // Starting values: a pure function of seed, tensor name and global element index.
-  void initialize(uint64_t seed);
+  // Blocks the host. Starting values: a pure function of seed, tensor name and global element index, computed in fp32
+  // on the host whatever the device, and rounded where values are 16 bits wide. `masters`, by entry, takes the
+  // unrounded ones where it has data.
+  void initialize(uint64_t seed, std::span<const TensorView> masters = {});
 
   const std::vector<Entry>& entries() const { return entries_; }
   const std::vector<StageRange>& stage_ranges() const { return stage_ranges_; }
@@ -42,9 +45,11 @@ class ParameterStore {
   int64_t num_local_elements() const;
   size_t value_bytes() const { return values_.bytes(); }
   size_t grad_bytes() const { return grads_.bytes(); }
-  uint64_t hash_values() const;  // of this rank's parameters, in order
+  // Blocks the host, on a GPU until all its work is done. Of this rank's parameters, in order.
+  uint64_t hash_values() const;
 
  private:
+  Device& device_;
   DType dtype_;
   Buffer values_;
   Buffer grads_;

@@ -30,7 +30,7 @@ namespace ashlar {
 struct NamedSlice {
   std::string name;  // "model/h.0.attn.c_attn.weight", "adam_m/...", "adam_v/..."
   ShardSpec shard;
-  TensorView data;    // [shard.local()], host memory
+  TensorView data;    // [shard.local()], memory of the rank's device; no work on it is under way
   bool owned = true;  // exactly one rank owns each slice of a tensor and writes it; the other holders only read
 };
 

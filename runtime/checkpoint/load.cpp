@@ -11,6 +11,7 @@
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/tensor/host_copy.h"
 
 namespace ashlar {
 namespace fs = std::filesystem;
@@ -108,7 +109,8 @@ const StoredTensor& find_tensor(const Manifest& manifest, const NamedSlice& want
   return stored;
 }
 
-// Fills the slices of one tensor (a rank may hold a tied one twice), reading each stored slice at most once.
+// Fills the slices of one tensor (a rank may hold a tied one twice) in host memory, reading each stored slice at most
+// once.
 void fill(SliceReader& reader, const StoredTensor& tensor, const std::vector<const NamedSlice*>& wanted) {
   for (const NamedSlice* slice : wanted) {
     if (slice->shard.num_valid_elements() < slice->data.num_elements()) {
@@ -131,6 +133,22 @@ void fill(SliceReader& reader, const StoredTensor& tensor, const std::vector<con
   }
 }
 
+// The same wherever the slices lie.
+void fill(Device& device, HostCopy& copy, SliceReader& reader, const StoredTensor& tensor,
+          const std::vector<const NamedSlice*>& wanted) {
+  if (device.kind() == DeviceKind::kCpu) {
+    fill(reader, tensor, wanted);
+    return;
+  }
+  for (const NamedSlice* slice : wanted) {
+    std::vector<std::byte> bytes(slice->data.bytes());
+    NamedSlice on_host = *slice;
+    on_host.data.data = bytes.data();
+    fill(reader, tensor, {&on_host});
+    copy.to_device(slice->data.data, bytes.data(), bytes.size());
+  }
+}
+
 }  // namespace
 
 nlohmann::json load_checkpoint(RankContext& rank, const std::string& directory, int64_t iteration,
@@ -150,8 +168,9 @@ nlohmann::json load_checkpoint(RankContext& rank, const std::string& directory, 
     }
     check_nothing_is_left_over(manifest, all_names, place);
     SliceReader reader(manifest, set);
+    HostCopy copy(rank.device);
     for (const auto& [name, wanted] : by_name) {
-      fill(reader, manifest.tensors.at(name), wanted);
+      fill(rank.device, copy, reader, manifest.tensors.at(name), wanted);
     }
     state = std::move(manifest.state);
   });

@@ -7,6 +7,7 @@
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/tensor/host_copy.h"
 
 namespace ashlar {
 namespace fs = std::filesystem;
@@ -34,22 +35,34 @@ Shape valid_shape(const ShardSpec& shard) {
   return shape;
 }
 
-// The elements of a slice without padding, in one piece: where they lie, or a copy in `scratch` when padding lies
-// between them (a padded split dim that is not the first).
-const std::byte* valid_data(const NamedSlice& slice, std::vector<std::byte>& scratch) {
-  const Shape valid = valid_shape(slice.shard);
-  if (valid == slice.data.shape || slice.shard.split_dim == 0) {
-    return slice.data.data;
+// Slices as they are written: in host memory, in one piece, without padding.
+class SliceBytes {
+ public:
+  explicit SliceBytes(Device& device) : copy_(device) {}
+
+  // Valid until the next call.
+  const std::byte* of(const NamedSlice& slice) {
+    const std::byte* data = copy_.on_host(slice.data, from_device_).data;
+    const Shape valid = valid_shape(slice.shard);
+    if (valid == slice.data.shape || slice.shard.split_dim == 0) {
+      return data;
+    }
+    // Padding lies between the elements: a padded split dim that is not the first.
+    const size_t element_bytes = dtype_bytes(slice.data.dtype);
+    without_padding_.resize(static_cast<size_t>(valid.num_elements()) * element_bytes);
+    const Block held = block_of(slice.shard);
+    copy_common_elements({held.origin, valid}, without_padding_.data(), held, data, element_bytes);
+    return without_padding_.data();
   }
-  const size_t element_bytes = dtype_bytes(slice.data.dtype);
-  scratch.resize(static_cast<size_t>(valid.num_elements()) * element_bytes);
-  const Block held = block_of(slice.shard);
-  copy_common_elements({held.origin, valid}, scratch.data(), held, slice.data.data, element_bytes);
-  return scratch.data();
-}
+
+ private:
+  HostCopy copy_;
+  std::vector<std::byte> from_device_;
+  std::vector<std::byte> without_padding_;
+};
 
 // Writes this rank's file and returns its part of the manifest.
-Manifest write_slices(Storage& storage, const fs::path& directory, const std::string& file_name,
+Manifest write_slices(Device& device, Storage& storage, const fs::path& directory, const std::string& file_name,
                       const SaveRequest& request) {
   Manifest part;
   for (const NamedSlice& slice : request.slices) {  // also the ones that others have to write: missing ones are noticed
@@ -67,10 +80,10 @@ Manifest write_slices(Storage& storage, const fs::path& directory, const std::st
 
   OutputFile file(storage, directory / file_name, layout.file_bytes);
   file.append(layout.header.data(), layout.header.size());
-  std::vector<std::byte> scratch;
+  SliceBytes bytes(device);
   for (size_t i = 0; i < slices.size(); ++i) {
     const NamedSlice& slice = *slices[i];
-    const std::byte* data = valid_data(slice, scratch);
+    const std::byte* data = bytes.of(slice);
     file.append(data, entries[i].bytes());
     part.tensors[slice.name].slices.push_back({file_name, layout.offsets[i], slice.shard.begin(),
                                                slice.shard.num_valid(), hash_bytes(data, entries[i].bytes())});
@@ -171,8 +184,9 @@ void save_checkpoint(RankContext& rank, const SaveRequest& request, const nlohma
       }
     });
     Manifest part;
-    agree(rank.world,
-          [&] { part = write_slices(storage, new_set, CheckpointLayout::rank_file(rank.world.rank()), request); });
+    agree(rank.world, [&] {
+      part = write_slices(rank.device, storage, new_set, CheckpointLayout::rank_file(rank.world.rank()), request);
+    });
     const std::vector<std::string> parts = all_gather_text(rank.world, manifest_text(part));
     agree(rank.world, [&] {
       if (!is_first) {

@@ -13,6 +13,12 @@
 
 namespace ashlar {
 
+// Where a rank stands among those of its host (by shared memory, not by a launcher's variable).
+struct HostPlace {
+  int host_rank = 0;
+  int num_host_ranks = 1;
+};
+
 // What a rank is given at start. Everything else hangs on it; there are no globals.
 struct RankContext {
   Device& device;
@@ -20,6 +26,7 @@ struct RankContext {
   Communicator& device_world;  // over the device's memory; the same as `world` on a CPU. The grid's axes split from it
   FlightRecorder& recorder;    // also holds the deadline of every wait: recorder.set_timeout(seconds)
   Log& log;
+  HostPlace place{};
 };
 
 // The body of main() of every parallel program: starts MPI when mpirun started us (one rank of threads otherwise), runs

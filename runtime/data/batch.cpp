@@ -1,5 +1,8 @@
 #include "runtime/data/batch.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "runtime/base/error.h"
 
 namespace ashlar {
@@ -16,6 +19,17 @@ void fill_batch(MicroBatch& batch, const SampleSource& source, int64_t first) {
     source.read(first + row, {batch.tokens.as<int32_t>() + begin, length},
                 {batch.targets.as<int32_t>() + begin, length}, {batch.mask.as<float>() + begin, length});
   }
+}
+
+void sort_tokens(MicroBatch& batch) {
+  const int32_t* tokens = batch.tokens.as<int32_t>();
+  int32_t* order = batch.order.as<int32_t>();
+  const int64_t count = batch.tokens.num_elements();
+  DCHECK(batch.order.num_elements() == count, "an order of {} for {} tokens", batch.order.num_elements(), count);
+  std::iota(order, order + count, 0);
+  // No two compare equal, so the sort need not be a stable one, which would take memory.
+  std::sort(order, order + count,
+            [=](int32_t a, int32_t b) { return tokens[a] != tokens[b] ? tokens[a] < tokens[b] : a < b; });
 }
 
 }  // namespace ashlar

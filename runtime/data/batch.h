@@ -9,11 +9,14 @@
 
 namespace ashlar {
 
-// One micro-batch in host memory. Targets are the tokens one position further on; mask is 1 where a target counts.
+// One micro-batch. Targets are the tokens one position further on; mask is 1 where a target counts.
 struct MicroBatch {
   TensorView tokens;   // [B,T] int32
   TensorView targets;  // [B,T] int32
   TensorView mask;     // [B,T] fp32, 0 or 1
+  // [B*T] int32: the positions of the tokens in ascending order of the token, equal tokens in ascending position. What
+  // lets a GPU sum an embedding's gradient in a fixed order.
+  TensorView order{};
 };
 
 // An endless row of samples: a pure function of the sample number, so the data position is a pure function of the step.
@@ -35,7 +38,10 @@ inline int64_t first_sample(int64_t consumed_samples, int microbatch, int data_r
   return consumed_samples + (int64_t{microbatch} * data_size + data_rank) * microbatch_size;
 }
 
-// Reads samples [first, first + B) into the batch.
+// Reads samples [first, first + B) into a batch in host memory; not its order.
 void fill_batch(MicroBatch& batch, const SampleSource& source, int64_t first);
+
+// Pure. Fills the order of a batch in host memory from its tokens. Allocates nothing.
+void sort_tokens(MicroBatch& batch);
 
 }  // namespace ashlar

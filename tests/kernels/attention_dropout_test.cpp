@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/element.h"
 #include "tests/kernels/pointwise_support.h"
 
 namespace ashlar::kernels {
@@ -14,15 +15,15 @@ namespace {
 
 template <typename T>
 struct Result {
-  std::vector<T> out, lse, dqkv;
+  std::vector<T> out, dqkv;
+  std::vector<cpu::Compute<T>> lse;
 };
 
 template <typename T>
 Result<T> run(const cpu::AttentionSizes& s, const std::vector<T>& qkv, const std::vector<T>& dout) {
-  const T nan = std::numeric_limits<T>::quiet_NaN();
   const auto rows = static_cast<size_t>(s.batch * s.heads * s.sequence);
-  Result<T> r{std::vector<T>(dout.size(), nan), std::vector<T>(rows, nan), std::vector<T>(qkv.size(), nan)};
-  std::vector<T> delta(rows, nan);
+  Result<T> r{std::vector<T>(dout.size()), std::vector<T>(qkv.size()), std::vector<cpu::Compute<T>>(rows)};
+  std::vector<cpu::Compute<T>> delta(rows);
   cpu::attention_forward(r.out.data(), r.lse.data(), qkv.data(), s);
   cpu::attention_backward(r.dqkv.data(), dout.data(), qkv.data(), r.out.data(), r.lse.data(), delta.data(), s);
   return r;
@@ -102,6 +103,38 @@ TEST(AttentionDropout, GradientAgreesWithFiniteDifferences) {
     expect_close(single.lse, base.lse, 2e-6, "lse");
     expect_close(single.dqkv, base.dqkv, 5e-6, "dqkv");
   }
+}
+
+// 16-bit values are widened when loaded and rounded when stored: the mask is the same.
+template <typename T>
+void compare_with_double(double rounding) {
+  const cpu::AttentionSizes s{2, 140, 2, 24, 0.2, dropout_of(0.3, 17, 2)};
+  const auto rounded = [](const std::vector<float>& values) {
+    std::vector<T> to;
+    for (const float x : values) {
+      to.push_back(cpu::narrow<T>(x));
+    }
+    return to;
+  };
+  const auto widened = [](const std::vector<T>& values) {
+    std::vector<double> to;
+    for (const T x : values) {
+      to.push_back(static_cast<double>(cpu::widen(x)));
+    }
+    return to;
+  };
+  const auto qkv = rounded(random_values<float>(2 * 140 * 3 * 2 * 24, 5));
+  const auto dout = rounded(random_values<float>(2 * 140 * 2 * 24, 6));
+  const Result<double> want = run(s, widened(qkv), widened(dout));
+  const Result<T> got = run(s, qkv, dout);
+  expect_close(widened(got.out), want.out, rounding, "out");
+  expect_close(got.lse, want.lse, 2e-6, "lse");
+  expect_close(widened(got.dqkv), want.dqkv, 4 * rounding, "dqkv");  // delta is made of the rounded `out`
+}
+
+TEST(AttentionDropout, DropsTheSameIn16Bits) {
+  compare_with_double<BFloat16>(0x1p-8);
+  compare_with_double<Float16>(0x1p-11);
 }
 
 // Heads [first, first + count) of sample `sample` out of a tensor whose tokens have `parts` x heads x dim values.

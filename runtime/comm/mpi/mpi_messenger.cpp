@@ -8,9 +8,9 @@ namespace ashlar {
 
 MpiMessenger::MpiMessenger(HostRank& rank, const GroupInfo& group, MPI_Comm comm)
     : rank_(rank), group_(group), comm_(comm) {
-  for (Batch& batch : ring_) {  // a pipeline's exchanges have one leg: the first ones allocate nothing either
-    batch.messages.reserve(1);
-    batch.parts.reserve(1);
+  for (Batch& batch : ring_) {  // a pipeline's exchanges have up to four legs: even the first ones allocate nothing
+    batch.messages.reserve(4);
+    batch.parts.reserve(4);
   }
 }
 

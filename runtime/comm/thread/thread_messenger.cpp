@@ -24,9 +24,9 @@ ThreadMessenger::ThreadMessenger(ThreadRank& rank, const GroupInfo& group, std::
                                  StatusBoard& board)
     : rank_(rank), group_(group), mail_(std::move(mail)), board_(board), receives_(static_cast<size_t>(group.size())) {
   rank_.messengers_.push_back(this);
-  for (Batch& batch : ring_) {  // a pipeline's exchanges have one leg: the first ones allocate nothing either
-    batch.messages.reserve(1);
-    batch.legs.reserve(1);
+  for (Batch& batch : ring_) {  // a pipeline's exchanges have up to four legs: even the first ones allocate nothing
+    batch.messages.reserve(4);
+    batch.legs.reserve(4);
   }
 }
 

@@ -239,16 +239,6 @@ TYPED_TEST(CudaGemm, TheResidualMayBeTheOutput) {
   EXPECT_TRUE(same_bits(c.values(), expected));
 }
 
-// Rows that ldmatrix reads at once lie in different banks.
-TYPED_TEST(CudaGemm, SharedMemoryIsReadWithoutBankConflicts) {
-  for (const Product& p :
-       {Product{false, true, 128, 128, 64}, Product{false, false, 128, 128, 64}, Product{true, false, 128, 128, 64}}) {
-    run(Operands<TypeParam>(p), {});
-    EXPECT_GT(emu::last_statistics().ldmatrix_phases, 0u);
-    EXPECT_EQ(emu::last_statistics().ldmatrix_conflicts, 0u) << p.name();
-  }
-}
-
 TEST(CudaGemmPlan, SplitsDependOnTheShapeAlone) {
   const auto splits = [](int64_t m, int64_t n, int64_t k) {
     MatmulCall call;
@@ -265,6 +255,19 @@ TEST(CudaGemmPlan, SplitsDependOnTheShapeAlone) {
   EXPECT_EQ(splits(65536, 768, 768), 1u);
   EXPECT_EQ(splits(8192, 8192, 8192), 1u);
   EXPECT_EQ(splits(128, 128, 512), 1u);
+}
+
+TEST(CudaGemmPlan, ScratchIsBounded) {
+  MatmulCall call;
+  call.k = 1 << 20;
+  bool is_split = false;
+  for (call.m = 128; call.m <= 4096; call.m += 136) {
+    for (call.n = 128; call.n <= 8192; call.n += 264) {
+      EXPECT_LE(cuda::gemm_scratch_bytes(call), cuda::kGemmMostScratchBytes) << call.m << ' ' << call.n;
+      is_split = is_split || cuda::gemm_scratch_bytes(call) > 0;
+    }
+  }
+  EXPECT_TRUE(is_split);
 }
 
 TEST(CudaGemmPlan, NoSplitIsEmpty) {

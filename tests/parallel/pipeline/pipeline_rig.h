@@ -9,6 +9,7 @@
 #include "parallel/pipeline/executor.h"
 #include "parallel/zero/grad_reducer.h"
 #include "parallel/zero/optimizer.h"
+#include "tests/parallel/zero/direct_update.h"
 
 namespace ashlar::test {
 
@@ -74,23 +75,24 @@ class PipelineRig {
         reducer(grid, *stream, store, 1000),
         executor(rank, grid, *stream, lower(compute), lower(forward_part(compute), {.reduce_grads = false}), borrow(),
                  kShape, reducer),
-        optimizer(rank, grid, *stream, store, {.kind = OptimizerKind::kSgd, .weight_decay = 0, .clip_grad = 0}) {
+        optimizer(rank, grid, *stream, store, {.kind = OptimizerKind::kSgd, .weight_decay = 0, .clip_grad = 0}),
+        update(rank, *stream, optimizer) {
     store.initialize(5);
   }
 
   // One step of SGD; the loss on the last stage, 0 elsewhere.
   double step(int64_t number) {
-    const LossSum sum = executor.train(
-        [number](int microbatch, MicroBatch& batch) { read_rig_batch(number, microbatch, batch); }, 0.01, number);
+    executor.train([number](int microbatch, MicroBatch& batch) { read_rig_batch(number, microbatch, batch); }, 0.01,
+                   number);
+    const LossSum sum = executor.read_totals();
     reducer.combine_tied();
-    optimizer.update(0.5, 1.0, optimizer.grad_norm(1.0));
-    stream->synchronize();
+    update(0.5, 1.0);
     return sum.loss;
   }
   double evaluate(int64_t number) {
-    return executor
-        .evaluate([number](int microbatch, MicroBatch& batch) { read_rig_batch(number, microbatch, batch); }, number)
-        .loss;
+    executor.evaluate([number](int microbatch, MicroBatch& batch) { read_rig_batch(number, microbatch, batch); },
+                      number);
+    return executor.read_totals().loss;
   }
 
   std::unique_ptr<Stream> stream;
@@ -100,6 +102,7 @@ class PipelineRig {
   GradReducer reducer;
   Executor executor;
   Optimizer optimizer;
+  DirectUpdate update;
 
  private:
   std::vector<std::unique_ptr<StageChunk>> make_chunks(const GptConfig& config,

@@ -7,17 +7,19 @@
 
 #include "parallel/train/training.h"
 #include "runtime/base/hash.h"
+#include "runtime/tensor/host_copy.h"
 
 namespace ashlar::test {
 
 using LogicalTensors = std::map<std::string, std::vector<float>>;
 enum class TensorKind { kValue, kGrad, kFirstMoment, kSecondMoment };
 
+// In device memory; of a 16-bit weight its fp32 master.
 inline TensorView tensor_of(const Training& training, size_t entry, TensorKind kind) {
   const Parameter& parameter = *training.store.entries()[entry].parameter;
   switch (kind) {
     case TensorKind::kValue:
-      return parameter.value;
+      return training.optimizer.masters()[entry];
     case TensorKind::kGrad:
       return parameter.grad;
     case TensorKind::kFirstMoment:
@@ -31,6 +33,9 @@ inline TensorView tensor_of(const Training& training, size_t entry, TensorKind k
 // Collective. Each element comes from one rank, so nothing is rounded.
 inline LogicalTensors gather_logical(Training& training, TensorKind kind) {
   LogicalTensors all;
+  HostCopy copy(training.rank.device);
+  std::vector<std::byte> scratch;
+  training.stream->synchronize();
   for (const GlobalParameter& tensor : global_parameters(training.config)) {
     std::vector<float>& values = all[tensor.name];
     values.assign(static_cast<size_t>(tensor.shape.num_elements()), 0.0f);
@@ -38,16 +43,17 @@ inline LogicalTensors gather_logical(Training& training, TensorKind kind) {
     for (size_t at = 0; at < entries.size(); ++at) {
       const Parameter& parameter = *entries[at].parameter;
       if (parameter.name == tensor.name && entries[at].counted && training.grid.coordinate().data == 0) {
-        const float* from = tensor_of(training, at, kind).as<float>();
-        if (from == nullptr) {
+        const TensorView held = tensor_of(training, at, kind);
+        if (held.data == nullptr) {
           continue;  // SGD has no moments
         }
+        const float* from = copy.on_host(held, scratch).as<float>();
         parameter.shard.for_each_run([&](int64_t local, int64_t global, int64_t length) {
           std::copy_n(from + local, length, values.data() + global);
         });
       }
     }
-    training.grid.world()
+    training.rank.world
         .all_reduce(view_of(values.data(), {tensor.shape.num_elements()}), ReduceOp::kSum, *training.stream)
         .wait_host();
   }
@@ -56,13 +62,22 @@ inline LogicalTensors gather_logical(Training& training, TensorKind kind) {
 
 // Every holder of a slice, tied copies included, takes the given values; padding becomes zero.
 inline void set_values(Training& training, const LogicalTensors& values) {
-  for (const ParameterStore::Entry& entry : training.store.entries()) {
-    const Parameter& parameter = *entry.parameter;
-    std::fill_n(parameter.value.as<float>(), parameter.value.num_elements(), 0.0f);
-    parameter.shard.for_each_run([&](int64_t local, int64_t global, int64_t length) {
-      std::copy_n(values.at(parameter.name).data() + global, length, parameter.value.as<float>() + local);
+  HostCopy copy(training.rank.device);
+  std::vector<float> local;
+  training.stream->synchronize();
+  const auto& entries = training.store.entries();
+  for (size_t at = 0; at < entries.size(); ++at) {
+    if (entries[at].shares_value) {
+      continue;
+    }
+    const Parameter& parameter = *entries[at].parameter;
+    local.assign(static_cast<size_t>(parameter.value.num_elements()), 0.0f);
+    parameter.shard.for_each_run([&](int64_t begin, int64_t global, int64_t length) {
+      std::copy_n(values.at(parameter.name).data() + global, length, local.data() + begin);
     });
+    copy.to_device(training.optimizer.masters()[at].data, local.data(), local.size() * sizeof(float));
   }
+  training.optimizer.round_masters();
 }
 
 inline uint64_t hash_of(const LogicalTensors& tensors) {

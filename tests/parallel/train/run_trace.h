@@ -57,10 +57,13 @@ inline TrainOptions with_sgd(TrainOptions options, double lr, double clip) {
 // Collective. Every holder of a slice of a tensor, tied copies included, holds the same bits.
 inline bool replicas_are_equal(const Training& training) {
   std::string mine;
+  HostCopy copy(training.rank.device);
+  std::vector<std::byte> scratch;
   for (const ParameterStore::Entry& entry : training.store.entries()) {
     const Parameter& parameter = *entry.parameter;
+    const ConstTensorView value = copy.on_host(parameter.value, scratch);
     mine += fmt::format("{}/{} {:016x}\n", parameter.name, parameter.shard.is_split() ? parameter.shard.index : 0,
-                        hash_bytes(parameter.value.data, parameter.value.bytes()));
+                        hash_bytes(value.data, value.bytes()));
   }
   std::map<std::string, std::string> seen;
   bool equal = true;
@@ -77,6 +80,7 @@ inline bool replicas_are_equal(const Training& training) {
 
 // `prepare` runs once behind the construction, `behind_step` behind every step, on every rank.
 struct RunHooks {
+  DType dtype = DType::kF32;
   std::function<void(Training&)> prepare;
   std::function<void(Training&, const StepResult&)> behind_step;
 };
@@ -90,7 +94,7 @@ inline RunTrace run_steps(const TrainOptions& options, const GridShape& grid, co
   run_ranks(
       grid.num_ranks(),
       [&](RankContext& rank) {
-        Training training(rank, resolved);
+        Training training(rank, resolved, hooks.dtype);
         if (hooks.prepare) {
           hooks.prepare(training);
         }
