@@ -56,6 +56,21 @@ class AgreedError : public Error {
 // waiting.
 void agree(Communicator& world, const std::function<void()>& check);
 
+// Runs `body`, which leaves work on the device, such as training steps. An error that only this rank throws ends the
+// job at once: further out, destructors would wait for a device that waits for other ranks, which wait for this one.
+// (The watchdogs then stop what is under way.)
+template <typename Body>
+decltype(auto) end_job_on_error(RankContext& rank, Body&& body) {
+  try {
+    return body();
+  } catch (const AgreedError&) {
+    throw;
+  } catch (const Error& error) {
+    rank.recorder.end_job(error.code(), error.what());
+    throw;
+  }
+}
+
 // Collective. Blocks the host. Every rank's text, by rank.
 std::vector<std::string> all_gather_text(Communicator& world, const std::string& text);
 
