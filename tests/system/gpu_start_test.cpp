@@ -56,6 +56,12 @@ TEST_F(GpuStart, ADriverOfAnotherVersion) {
                  {"(ranks 0-1): the NVIDIA driver is too old: it serves CUDA 12.0", "CUDA 13 needs R580"});
 }
 
+TEST_F(GpuStart, TwoVersionsOfNccl) {
+  expect_refused(start_prepared(2, "--device cuda --distributed-backend nccl",
+                                "if [ $OMPI_COMM_WORLD_RANK = 1 ]; then export ASHLAR_STANDIN_NCCL_VERSION=29999; fi"),
+                 {"different versions of NCCL", "NCCL 2.99.99 on host", "(rank 1)", "LD_LIBRARY_PATH"});
+}
+
 TEST_F(GpuStart, AnEnvironmentThatDiffers) {
   expect_refused(start_prepared(2, "--device cuda --distributed-backend staged",
                                 "export NCCL_ALGO=algorithm$OMPI_COMM_WORLD_RANK"),
