@@ -1,4 +1,7 @@
 # NVIDIA's libraries under one name each: the real one, or in an emulated build its stand-in from tests/emulation.
+# What kernels/cuda/CMakeLists.txt has nvcc compile for: machine code for A100 and for H100/H200, and PTX of the A100's for
+# everything newer. Programs compare it with the GPUs they find.
+set(ASHLAR_CUDA_ARCHITECTURES sm_80 sm_90a compute_80)
 if(NOT CUDAToolkit_FOUND)
   return()
 endif()
@@ -22,6 +25,10 @@ if(NCCL_FOUND)
   if(ASHLAR_EMULATED)
     target_link_libraries(ashlar_nccl INTERFACE ashlar_standin_nccl)
   else()
-    target_link_libraries(ashlar_nccl INTERFACE ${NCCL_LIBRARY})
+    # Opened when it is first needed (runtime/comm/nccl/nccl_library.h); here where to look besides the loader's search.
+    get_filename_component(nccl_directory ${NCCL_LIBRARY} DIRECTORY)
+    target_compile_definitions(ashlar_nccl INTERFACE ASHLAR_NCCL_LIBRARY_DIR="${nccl_directory}")
+    target_include_directories(ashlar_nccl SYSTEM INTERFACE ${NCCL_INCLUDE_DIR})
+    target_link_libraries(ashlar_nccl INTERFACE ${CMAKE_DL_LIBS})
   endif()
 endif()

@@ -2,6 +2,7 @@
 
 #include "kernels/checks.h"
 #include "kernels/cpu/activation.h"
+#include "kernels/cuda/activation.h"
 #include "kernels/dispatch.h"
 
 namespace ashlar::kernels {
@@ -11,6 +12,9 @@ void activation_forward(TensorView y, ConstTensorView x, Activation activation, 
   const int64_t n = x.num_elements();
   check_view(kOp, "x", x, x.dtype, n);
   check_view(kOp, "y", y, x.dtype, n);
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::activation_forward(element_of(kOp, x.dtype), y.data, x.data, n, activation, gpu->handle());
+  }
   with_compute_type(x.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp, [y_data = y.as<T>(), x_data = x.as<T>(), n, activation] {
@@ -25,6 +29,9 @@ void activation_backward(TensorView dx, ConstTensorView dy, ConstTensorView x, A
   check_view(kOp, "x", x, x.dtype, n);
   check_view(kOp, "dy", dy, x.dtype, n);
   check_view(kOp, "dx", dx, x.dtype, n);
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::activation_backward(element_of(kOp, x.dtype), dx.data, dy.data, x.data, n, activation, gpu->handle());
+  }
   with_compute_type(x.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp, [dx_data = dx.as<T>(), dy_data = dy.as<T>(), x_data = x.as<T>(), n, activation] {
@@ -43,6 +50,10 @@ void add_bias_residual(TensorView out, ConstTensorView a, ConstTensorView b, Con
   if (bias.data != nullptr) {
     check_view(kOp, "bias", bias, a.dtype, columns);
   }
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::add_bias_residual(element_of(kOp, a.dtype), out.data, a.data, b.data, bias.data, rows, columns,
+                                   gpu->handle());
+  }
   with_compute_type(a.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp,
@@ -57,6 +68,9 @@ void add(TensorView y, ConstTensorView x, Stream& stream) {
   const int64_t n = x.num_elements();
   check_view(kOp, "x", x, x.dtype, n);
   check_view(kOp, "y", y, x.dtype, n);
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::add(element_of(kOp, x.dtype), y.data, x.data, n, gpu->handle());
+  }
   with_compute_type(x.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp, [y_data = y.as<T>(), x_data = x.as<T>(), n] { cpu::add(y_data, x_data, n); });

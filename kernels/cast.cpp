@@ -2,6 +2,7 @@
 
 #include "kernels/checks.h"
 #include "kernels/cpu/cast.h"
+#include "kernels/cuda/cast.h"
 #include "kernels/dispatch.h"
 
 namespace ashlar::kernels {
@@ -28,6 +29,9 @@ void cast(TensorView out, ConstTensorView in, Stream& stream) {
   const int64_t n = in.num_elements();
   check_view(kOp, "in", in, in.dtype, n);
   check_view(kOp, "out", out, out.dtype, n);
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::cast(out.data, element_of(kOp, out.dtype), in.data, element_of(kOp, in.dtype), n, gpu->handle());
+  }
   with_element_type(out.dtype, kOp, [&]<typename Out>(Out) {
     with_element_type(in.dtype, kOp, [&]<typename In>(In) {
       launch(stream, kOp, [out = out.as<Out>(), in = in.as<In>(), n] { cpu::cast(out, in, n); });

@@ -2,6 +2,7 @@
 
 #include "kernels/checks.h"
 #include "kernels/cpu/cross_entropy.h"
+#include "kernels/cuda/cross_entropy.h"
 #include "kernels/dispatch.h"
 #include "kernels/stat_dtype.h"
 
@@ -26,6 +27,10 @@ void cross_entropy_stats(TensorView stats, ConstTensorView logits, ConstTensorVi
   const VocabShard shard = checked_shard(kOp, logits, rows, vocab_begin, num_valid);
   check_view(kOp, "targets", targets, DType::kI32, rows);
   check_view(kOp, "stats", stats, stat_dtype(logits.dtype), rows * 3);
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::cross_entropy_stats(element_of(kOp, logits.dtype), stats.as<float>(), logits.data,
+                                     targets.as<int32_t>(), rows, shard, gpu->handle());
+  }
   with_compute_type(logits.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     using S = cpu::Compute<T>;
@@ -46,6 +51,11 @@ void cross_entropy_finish(TensorView losses, TensorView logits, ConstTensorView 
   check_view(kOp, "mask", mask, DType::kF32, rows);
   check_view(kOp, "losses", losses, stat_dtype(logits.dtype), rows);
   check_view(kOp, "all_stats", all_stats, stat_dtype(logits.dtype), num_ranks * rows * 3);
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::cross_entropy_finish(element_of(kOp, logits.dtype), losses.as<float>(), logits.data,
+                                      all_stats.as<float>(), targets.as<int32_t>(), mask.as<float>(), num_ranks, rows,
+                                      shard, scale, gradient, gpu->handle());
+  }
   with_compute_type(logits.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     using S = cpu::Compute<T>;

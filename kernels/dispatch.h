@@ -1,8 +1,9 @@
-// From a checked call to the device of its stream. The one place that knows which devices kernels exist for.
+// From a checked call to the device of its stream: launch() for the CPU, gpu_of() (gpu_stream.h) for a GPU.
 #pragma once
 
 #include <string_view>
 
+#include "kernels/gpu_stream.h"
 #include "runtime/base/error.h"
 #include "runtime/device/cpu/cpu_device.h"
 #include "runtime/tensor/tensor.h"
@@ -13,7 +14,6 @@ namespace ashlar::kernels {
 // literal, under which observers of the device see it.
 template <typename CpuTask>
 void launch(Stream& stream, std::string_view op, CpuTask cpu) {
-  REQUIRE(stream.device().kind() == DeviceKind::kCpu, ErrorCode::kUsage, "{} exists for the CPU only", op);
   cpu_stream(stream).enqueue(cpu, op);
 }
 

@@ -2,6 +2,7 @@
 
 #include "kernels/checks.h"
 #include "kernels/cpu/embedding.h"
+#include "kernels/cuda/embedding.h"
 #include "kernels/dispatch.h"
 #include "kernels/stat_dtype.h"
 
@@ -16,6 +17,10 @@ void embedding_forward(TensorView y, ConstTensorView tokens, ConstTensorView tab
   check_view(kOp, "table", table, table.dtype, table.shape[0] * columns);
   check_view(kOp, "y", y, table.dtype, num_tokens * columns);
   DCHECK(num_valid >= 0 && num_valid <= table.shape[0], "{}: {} valid rows of {}", kOp, num_valid, table.shape[0]);
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::embedding_forward(element_of(kOp, table.dtype), y.data, tokens.as<int32_t>(), table.data, num_tokens,
+                                   columns, vocab_begin, num_valid, gpu->handle());
+  }
   with_compute_type(table.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp,
@@ -38,6 +43,11 @@ void embedding_backward(TensorView dtable, ConstTensorView dy, ConstTensorView t
   check_view(kOp, "dtable", dtable, stat_dtype(dy.dtype), dtable.shape[0] * columns);
   check_view(kOp, "dy", dy, dy.dtype, num_tokens * columns);
   DCHECK(num_valid >= 0 && num_valid <= dtable.shape[0], "{}: {} valid rows of {}", kOp, num_valid, dtable.shape[0]);
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    DCHECK(order.data != nullptr || num_tokens == 0, "{}: a GPU needs the order of the tokens", kOp);
+    return cuda::embedding_backward(element_of(kOp, dy.dtype), dtable.as<float>(), dy.data, tokens.as<int32_t>(),
+                                    order.as<int32_t>(), num_tokens, columns, vocab_begin, num_valid, gpu->handle());
+  }
   with_compute_type(dy.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp,
@@ -57,6 +67,9 @@ void position_forward(TensorView y, ConstTensorView table, Stream& stream) {
   check_view(kOp, "y", y, table.dtype, batch * length * columns);
   check_view(kOp, "table", table, table.dtype, table.shape[0] * columns);
   DCHECK(length <= table.shape[0], "{}: {} positions of a table with {}", kOp, length, table.shape[0]);
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::position_forward(element_of(kOp, y.dtype), y.data, table.data, batch, length, columns, gpu->handle());
+  }
   with_compute_type(table.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp, [y_data = y.as<T>(), table_data = table.as<T>(), batch, length, columns] {
@@ -75,6 +88,10 @@ void position_backward(TensorView dtable, ConstTensorView dy, Write write, Strea
   check_view(kOp, "dy", dy, dy.dtype, batch * length * columns);
   check_view(kOp, "dtable", dtable, stat_dtype(dy.dtype), table_length * columns);
   DCHECK(length <= table_length, "{}: {} positions of a table with {}", kOp, length, table_length);
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::position_backward(element_of(kOp, dy.dtype), dtable.as<float>(), dy.data, batch, length, table_length,
+                                   columns, write == Write::kAdd, gpu->handle());
+  }
   with_compute_type(dy.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp,

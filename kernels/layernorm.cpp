@@ -3,10 +3,21 @@
 #include "kernels/activation.h"
 #include "kernels/checks.h"
 #include "kernels/cpu/layernorm.h"
+#include "kernels/cuda/layernorm.h"
 #include "kernels/dispatch.h"
 #include "kernels/stat_dtype.h"
 
 namespace ashlar::kernels {
+namespace {
+
+// The element of a row that a GPU's kernels take.
+Element row_element(std::string_view op, const ConstTensorView& x) {
+  REQUIRE(x.shape[-1] <= cuda::kMaxLayernormColumns, ErrorCode::kUsage,
+          "--hidden-size: {} on a GPU takes at most {} columns, got {}", op, cuda::kMaxLayernormColumns, x.shape[-1]);
+  return element_of(op, x.dtype);
+}
+
+}  // namespace
 
 void layernorm_forward(TensorView y, TensorView mean, TensorView rstd, ConstTensorView x, ConstTensorView gamma,
                        ConstTensorView beta, double epsilon, Stream& stream) {
@@ -19,6 +30,10 @@ void layernorm_forward(TensorView y, TensorView mean, TensorView rstd, ConstTens
   check_view(kOp, "rstd", rstd, stat_dtype(x.dtype), rows);
   check_view(kOp, "gamma", gamma, x.dtype, columns);
   check_view(kOp, "beta", beta, x.dtype, columns);
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::layernorm_forward(row_element(kOp, x), y.data, mean.as<float>(), rstd.as<float>(), x.data, gamma.data,
+                                   beta.data, rows, columns, epsilon, gpu->handle());
+  }
   with_compute_type(x.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     using S = cpu::Compute<T>;
@@ -34,6 +49,22 @@ void layernorm_forward(TensorView y, TensorView mean, TensorView rstd, ConstTens
 void residual_layernorm_forward(TensorView y, TensorView sum, TensorView mean, TensorView rstd, ConstTensorView a,
                                 ConstTensorView b, ConstTensorView bias, ConstTensorView gamma, ConstTensorView beta,
                                 double epsilon, Stream& stream) {
+  constexpr std::string_view kOp = "residual_layernorm_forward";
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    const int64_t columns = a.shape[-1];
+    const int64_t rows = columns == 0 ? 0 : a.num_elements() / columns;
+    for (const ConstTensorView& matrix : {ConstTensorView(y), ConstTensorView(sum), a, b}) {
+      check_view(kOp, "y, sum, a or b", matrix, a.dtype, rows * columns);
+    }
+    check_view(kOp, "gamma", gamma, a.dtype, columns);
+    check_view(kOp, "beta", beta, a.dtype, columns);
+    check_view(kOp, "bias", bias.data == nullptr ? gamma : bias, a.dtype, columns);
+    check_view(kOp, "mean", mean, stat_dtype(a.dtype), rows);
+    check_view(kOp, "rstd", rstd, stat_dtype(a.dtype), rows);
+    return cuda::residual_layernorm_forward(row_element(kOp, a), y.data, sum.data, mean.as<float>(), rstd.as<float>(),
+                                            a.data, b.data, bias.data, gamma.data, beta.data, rows, columns, epsilon,
+                                            gpu->handle());
+  }
   add_bias_residual(sum, a, b, bias, stream);
   layernorm_forward(y, mean, rstd, sum, gamma, beta, epsilon, stream);
 }
@@ -54,6 +85,12 @@ void layernorm_backward(TensorView dx, TensorView dgamma, TensorView dbeta, Cons
   check_view(kOp, "rstd", rstd, stat_dtype(x.dtype), rows);
   if (dresidual.data != nullptr) {
     check_view(kOp, "dresidual", dresidual, x.dtype, rows * columns);
+  }
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::layernorm_backward(row_element(kOp, x), dx.data, dgamma.as<float>(), dbeta.as<float>(), dy.data,
+                                    dresidual.data, x.data, gamma.data, mean.as<float>(), rstd.as<float>(), rows,
+                                    columns, gpu->scratch(kOp, cuda::layernorm_backward_scratch_bytes(rows, columns)),
+                                    gpu->handle());
   }
   with_compute_type(x.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);

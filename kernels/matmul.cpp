@@ -3,7 +3,9 @@
 #include "kernels/activation.h"
 #include "kernels/checks.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cuda/bias.h"
 #include "kernels/dispatch.h"
+#include "kernels/gpu_matmul.h"
 #include "kernels/stat_dtype.h"
 
 namespace ashlar::kernels {
@@ -30,6 +32,23 @@ void check_linear(std::string_view op, const ConstTensorView& y, const ConstTens
          y.shape.text(), x.shape.text(), w.shape.text());
 }
 
+using cuda::Epilogue;
+using cuda::MatmulCall;
+
+// y [R,N] = x [R,K] w [N,K]^T on a GPU, to which the caller adds its epilogue.
+MatmulCall linear_call(std::string_view op, TensorView y, const ConstTensorView& x, const ConstTensorView& w) {
+  const Element element = element_of(op, y.dtype);
+  return {.input = element,
+          .output = element,
+          .c = y.data,
+          .a = x.data,
+          .b = w.data,
+          .m = y.shape[0],
+          .n = y.shape[1],
+          .k = x.shape[1],
+          .transpose_b = true};
+}
+
 }  // namespace
 
 void matmul(TensorView c, ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b,
@@ -49,6 +68,19 @@ void matmul(TensorView c, ConstTensorView a, Transpose transpose_a, ConstTensorV
   const bool accumulate = write == Write::kAdd;
   DCHECK(!accumulate || c.dtype == stat_dtype(c.dtype), "matmul: sums in {} would be rounded each time",
          dtype_name(c.dtype));
+  if (GpuStream* gpu = gpu_of(stream, kOp)) {
+    return gpu_matmul(*gpu, {.input = element_of(kOp, a.dtype),
+                             .output = element_of(kOp, c.dtype),
+                             .c = c.data,
+                             .a = a.data,
+                             .b = b.data,
+                             .m = m,
+                             .n = n,
+                             .k = k,
+                             .transpose_a = flip_a,
+                             .transpose_b = flip_b,
+                             .add = accumulate});
+  }
   with_compute_type(a.dtype, kOp, [&]<typename T>(T) {
     const auto run = [&](auto* c_data) {
       launch(stream, kOp,
@@ -62,6 +94,12 @@ void linear_forward(TensorView y, ConstTensorView x, ConstTensorView w, ConstTen
   constexpr std::string_view kOp = "linear_forward";
   check_linear(kOp, y, x, w);
   check_bias(kOp, bias, y);
+  if (GpuStream* gpu = gpu_of(stream, kOp)) {
+    MatmulCall call = linear_call(kOp, y, x, w);
+    call.epilogue = bias.data == nullptr ? Epilogue::kNone : Epilogue::kBias;
+    call.bias = bias.data;
+    return gpu_matmul(*gpu, call);
+  }
   const int64_t r = y.shape[0];
   const int64_t n = y.shape[1];
   const int64_t k = x.shape[1];
@@ -74,12 +112,36 @@ void linear_forward(TensorView y, ConstTensorView x, ConstTensorView w, ConstTen
 
 void linear_activation_forward(TensorView y, TensorView pre, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
                                Activation activation, Stream& stream) {
+  constexpr std::string_view kOp = "linear_activation_forward";
+  check_linear(kOp, pre, x, w);
+  check_bias(kOp, bias, pre);
+  check_view(kOp, "y", y, pre.dtype, pre.num_elements());
+  if (GpuStream* gpu = gpu_of(stream, kOp)) {
+    MatmulCall call = linear_call(kOp, y, x, w);
+    call.epilogue = Epilogue::kBiasActivation;
+    call.bias = bias.data;
+    call.pre = pre.data;
+    call.activation = activation;
+    return gpu_matmul(*gpu, call);
+  }
   linear_forward(pre, x, w, bias, stream);
   activation_forward(y, pre, activation, stream);
 }
 
 void linear_residual_forward(TensorView out, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
                              ConstTensorView residual, Stream& stream) {
+  constexpr std::string_view kOp = "linear_residual_forward";
+  check_linear(kOp, out, x, w);
+  check_bias(kOp, bias, out);
+  check_view(kOp, "residual", residual, out.dtype, out.num_elements());
+  DCHECK(out.data != residual.data, "{}: the residual is overwritten before it is added", kOp);
+  if (GpuStream* gpu = gpu_of(stream, kOp)) {
+    MatmulCall call = linear_call(kOp, out, x, w);
+    call.epilogue = Epilogue::kBiasResidual;
+    call.bias = bias.data;
+    call.residual = residual.data;
+    return gpu_matmul(*gpu, call);
+  }
   linear_forward(out, x, w, ConstTensorView{}, stream);
   add_bias_residual(out, out, residual, bias, stream);
 }
@@ -90,6 +152,24 @@ void linear_backward_input(TensorView dx, ConstTensorView dy, ConstTensorView w,
 
 void linear_activation_backward_input(TensorView dx, ConstTensorView dy, ConstTensorView w, ConstTensorView pre,
                                       Activation activation, Stream& stream) {
+  constexpr std::string_view kOp = "linear_activation_backward_input";
+  check_linear(kOp, dy, dx, w);
+  check_view(kOp, "pre", pre, dx.dtype, dx.num_elements());
+  DCHECK(dx.data != pre.data, "{}: pre is overwritten before it is read", kOp);
+  if (GpuStream* gpu = gpu_of(stream, kOp)) {
+    const Element element = element_of(kOp, dx.dtype);
+    return gpu_matmul(*gpu, {.input = element,
+                             .output = element,
+                             .c = dx.data,
+                             .a = dy.data,
+                             .b = w.data,
+                             .m = dx.shape[0],
+                             .n = dx.shape[1],
+                             .k = dy.shape[1],
+                             .epilogue = Epilogue::kActivationBackward,
+                             .activation = activation,
+                             .pre = const_cast<std::byte*>(pre.data)});  // only read with this epilogue
+  }
   linear_backward_input(dx, dy, w, stream);
   activation_backward(dx, dx, pre, activation, stream);
 }
@@ -106,6 +186,10 @@ void bias_backward(TensorView db, ConstTensorView dy, Write write, Stream& strea
   const int64_t n = dy.shape[1];
   check_view(kOp, "db", db, stat_dtype(dy.dtype), n);
   const bool accumulate = write == Write::kAdd;
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::bias_backward(element_of(kOp, dy.dtype), db.as<float>(), dy.data, r, n, accumulate,
+                               gpu->scratch(kOp, cuda::bias_backward_scratch_bytes(r, n)), gpu->handle());
+  }
   with_compute_type(dy.dtype, kOp, [&]<typename T>(T) {
     launch(stream, kOp,
            [=, db = db.as<cpu::Compute<T>>(), dy = dy.as<T>()] { cpu::bias_backward(db, dy, r, n, accumulate); });

@@ -2,20 +2,28 @@
 
 #include "kernels/checks.h"
 #include "kernels/cpu/optimizer.h"
+#include "kernels/cuda/optimizer.h"
 #include "kernels/dispatch.h"
 
 namespace ashlar::kernels {
 namespace {
 
+void check_copy(std::string_view op, const TensorView& copy, int64_t n) {
+  if (copy.data != nullptr) {
+    check_view(op, "copy", copy, copy.dtype == DType::kF16 ? DType::kF16 : DType::kBF16, n);
+  }
+}
+
+Element copy_element(const TensorView& copy) {
+  return copy.dtype == DType::kF16 ? Element::kF16 : Element::kBf16;
+}
+
 // Calls function(Copy*), null without a copy.
 template <typename Function>
-void with_copy(std::string_view op, TensorView copy, int64_t n, Function function) {
+void with_copy(TensorView copy, Function function) {
   if (copy.data == nullptr) {
     function(static_cast<BFloat16*>(nullptr));
-    return;
-  }
-  check_view(op, "copy", copy, copy.dtype == DType::kF16 ? DType::kF16 : DType::kBF16, n);
-  if (copy.dtype == DType::kBF16) {
+  } else if (copy.dtype == DType::kBF16) {
     function(copy.as<BFloat16>());
   } else {
     function(copy.as<Float16>());
@@ -33,6 +41,10 @@ void finish_step(TensorView results, TensorView scalars, ConstTensorView totals,
   check_view(kOp, "totals", totals, DType::kF64, 2);
   check_view(kOp, "squares", squares, DType::kF64, num_squares);
   DCHECK(settings.step >= 1, "{}: step {}, the first update is step 1", kOp, settings.step);
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::finish_step(results.as<double>(), scalars.as<double>(), totals.as<double>(), squares.as<double>(),
+                             num_squares, settings, gpu->handle());
+  }
   launch(stream, kOp,
          [results = results.as<double>(), scalars = scalars.as<double>(), totals = totals.as<double>(),
           squares = squares.as<double>(), num_squares,
@@ -48,7 +60,12 @@ void adamw_step(TensorView param, TensorView first_moment, TensorView second_mom
   check_view(kOp, "second_moment", second_moment, param.dtype, n);
   check_view(kOp, "grad", grad, param.dtype, n);
   check_view(kOp, "scalars", scalars, DType::kF64, kNumUpdateScalars);
-  with_copy(kOp, copy, n, [&](auto* copy_data) {
+  check_copy(kOp, copy, n);
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::adamw_step(param.as<float>(), first_moment.as<float>(), second_moment.as<float>(), grad.as<float>(),
+                            copy.data, copy_element(copy), n, scalars.as<double>(), weight_decay, gpu->handle());
+  }
+  with_copy(copy, [&](auto* copy_data) {
     with_stat_type(param.dtype, kOp, [&]<typename T>(T) {
       launch(stream, kOp,
              [=, param = param.as<T>(), first = first_moment.as<T>(), second = second_moment.as<T>(),
@@ -66,7 +83,12 @@ void sgd_step(TensorView param, ConstTensorView grad, TensorView copy, ConstTens
   check_view(kOp, "param", param, param.dtype, n);
   check_view(kOp, "grad", grad, param.dtype, n);
   check_view(kOp, "scalars", scalars, DType::kF64, kNumUpdateScalars);
-  with_copy(kOp, copy, n, [&](auto* copy_data) {
+  check_copy(kOp, copy, n);
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::sgd_step(param.as<float>(), grad.as<float>(), copy.data, copy_element(copy), n, scalars.as<double>(),
+                          weight_decay, gpu->handle());
+  }
+  with_copy(copy, [&](auto* copy_data) {
     with_stat_type(param.dtype, kOp, [&]<typename T>(T) {
       launch(stream, kOp, [=, param = param.as<T>(), grad = grad.as<T>(), scalars = scalars.as<double>()] {
         cpu::sgd_step(param, grad, copy_data, n, scalars, weight_decay);

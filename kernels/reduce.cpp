@@ -2,6 +2,7 @@
 
 #include "kernels/checks.h"
 #include "kernels/cpu/reduce.h"
+#include "kernels/cuda/reduce.h"
 #include "kernels/dispatch.h"
 
 namespace ashlar::kernels {
@@ -11,6 +12,9 @@ void sum_of_squares(TensorView blocks, ConstTensorView x, Stream& stream) {
   const int64_t n = x.num_elements();
   check_view(kOp, "x", x, x.dtype, n);
   check_view(kOp, "blocks", blocks, DType::kF64, (n + kNormBlock - 1) / kNormBlock);
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::sum_of_squares(blocks.as<double>(), x.as<float>(), n, gpu->handle());
+  }
   with_stat_type(x.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp,
@@ -23,6 +27,9 @@ void sum_in_order(TensorView total, ConstTensorView x, Stream& stream) {
   const int64_t n = x.num_elements();
   check_view(kOp, "x", x, x.dtype, n);
   check_view(kOp, "total", total, DType::kF64, 1);
+  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
+    return cuda::sum_in_order(total.as<double>(), x.as<float>(), n, gpu->handle());
+  }
   with_stat_type(x.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp,

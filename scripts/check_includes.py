@@ -37,7 +37,7 @@ LIBRARY_FOLDERS = [
     ("NCCL", r"nccl", ["*/nccl"]),
     ("oneDNN", r"(dnnl|oneapi/)", ["kernels/cpu"]),
     ("spdlog", r"spdlog/", ["runtime/base"]),
-    ("CLI11", r"CLI/", ["parallel/train", "examples"]),
+    ("CLI11", r"CLI/", ["parallel/train", "examples", "tests/gpu"]),
     ("xxHash", r"xxhash\.h$", ["runtime/base", "runtime/data", "runtime/checkpoint"]),
 ]
 

@@ -42,6 +42,7 @@ RULES = [
     ("attention_forward", ".*,false.*", ".*", "per HMMA", "<=", 4.8, "the tensor cores are kept busy"),
     ("attention_(forward|dkv|dq)", ".*", ".*", "HMMA", ">=", 1, "products are the tensor cores'"),
     ("attention_(forward|dkv|dq)", ".*", ".*", "wide stores", ">=", 8, "results move in 16 bytes"),
+    (BANDWIDTH, ".*", ".*", "stack", "<=", 0, "rows and sums stay in registers"),
     (BANDWIDTH, "(?!fill_random|sum_in_order).*", ".*", "wide loads", ">=", 1, "bulk reads are of 16 bytes, or 8"),
     (BANDWIDTH, "(?!cross_entropy_stats|sum_in_order).*", ".*", "wide stores", ">=", 1, "bulk writes are of 16 bytes, or 8"),
 ]

@@ -7,9 +7,11 @@
 #include "parallel/model/hf_gpt2.h"
 #include "parallel/train/signals.h"
 #include "parallel/train/start.h"
+#include "parallel/train/start_device.h"
 #include "parallel/train/test_faults.h"
 #include "parallel/train/train_checkpoint.h"
 #include "parallel/train/verify_layout.h"
+#include "runtime/comm/device_world.h"
 
 namespace ashlar {
 namespace {
@@ -171,7 +173,9 @@ int pretrain_gpt(RankContext& rank, const std::vector<std::string>& args) {
     return dry_run(rank, command.options);
   }
   const TrainOptions options = resolve_for_world(rank, command.options);
-  return options.verify_layout > 0 ? run_verify_layout(rank, options) : run_training(rank, options);
+  DeviceWorld on_device(rank, start_device(rank, options));
+  return options.verify_layout > 0 ? run_verify_layout(on_device.context(), options)
+                                   : run_training(on_device.context(), options);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ struct AttentionGradients {
   const float* delta;
 };
 
-// num_heads of queries; keys and values have num_heads / group.
+// What a launch needs beside the kernel's arguments.
 struct AttentionGrid {
   int batch;
   bool dropout;

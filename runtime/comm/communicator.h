@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "runtime/comm/flight_recorder.h"
 #include "runtime/comm/op_info.h"
 #include "runtime/tensor/tensor.h"
 
 namespace ashlar {
 
 class Communicator;
-class FlightRecorder;
 
 // One leg of an exchange. Legs between the same two ranks pair in the order in which each side lists them; `tag` is
 // compared on both sides (where the backend can) so that a wrong pairing is an error, not wrong numbers.
@@ -35,16 +35,18 @@ class Work {
 
   void wait(Stream& stream);  // Stream-ordered: later work on the stream starts after the operation.
   void wait_host();           // Blocks the host; throws Error(kTimeout) at the communicator's deadline.
+  bool done() const { return comm_ == nullptr; }  // nothing to wait for
 
  private:
   Communicator* comm_ = nullptr;
   uint64_t ticket_ = 0;
 };
 
-// A fixed group of ranks. All ranks of the group call the same operations in the same order. Host-memory backends
-// promise a fixed order of summation (ascending rank, fp32 accumulation for 16-bit types), so results repeat bit for
-// bit, and all_reduce equals reduce_scatter followed by all_gather. On host-memory backends collectives finish before
-// the call returns (they wait for `after` and block the host); exchange does not wait for its peers.
+// A fixed group of ranks. All ranks of the group call the same operations in the same order, from one thread.
+// Host-memory backends promise a fixed order of summation (ascending rank, fp32 accumulation for 16-bit types), so
+// results repeat bit for bit, and all_reduce equals reduce_scatter followed by all_gather; and that a maximum keeps
+// NaN. On host-memory backends collectives finish before the call returns (they wait for `after` and block the host);
+// on the others they are stream-ordered, and end when the work is waited on. exchange does not wait for its peers.
 class Communicator {
  public:
   virtual ~Communicator();
@@ -84,8 +86,18 @@ class Communicator {
 
  protected:
   // `group_id` is the same number on all members and differs from that of every other group of the job.
-  Communicator(std::string name, int rank, std::vector<int> world_ranks, uint64_t group_id, FlightRecorder& recorder);
+  Communicator(std::string name, int rank, std::vector<int> world_ranks, uint64_t group_id, FlightRecorder& recorder,
+               GroupKind kind);
 
+  // Pure. What a split makes of this group, from color and key of each member in turn; for the group of `color`.
+  struct Part {
+    uint64_t group_id = 0;
+    int rank = 0;
+    std::vector<int> world_ranks;
+  };
+  Part part_of(std::span<const int64_t> colors_and_keys, int color) const;
+
+  // An operation that returns a Work with something to wait for is recorded as finished by the backend, when it is.
   virtual Work do_all_reduce(TensorView x, ReduceOp op, Stream& after) = 0;
   virtual Work do_all_gather(TensorView out, ConstTensorView in, Stream& after) = 0;
   virtual Work do_reduce_scatter(TensorView out, ConstTensorView in, ReduceOp op, Stream& after) = 0;

@@ -32,8 +32,12 @@ std::unique_ptr<Communicator> world_of(RankContext& host, Device& device, const 
 DeviceWorld::DeviceWorld(RankContext& host, const DeviceRequest& request)
     : device_(device_of(request)),
       world_(world_of(host, device_ != nullptr ? *device_ : host.device, request)),
-      context_{device_ != nullptr ? *device_ : host.device, host.world, world_ != nullptr ? *world_ : host.world,
-               host.recorder, host.log} {}
+      context_{device_ != nullptr ? *device_ : host.device,
+               host.world,
+               world_ != nullptr ? *world_ : host.world,
+               host.recorder,
+               host.log,
+               host.place} {}
 
 DeviceWorld::~DeviceWorld() = default;
 

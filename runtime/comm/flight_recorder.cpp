@@ -20,7 +20,7 @@ double steady_seconds() {
 }  // namespace
 
 FlightRecorder::FlightRecorder(StatusBoard& board, int world_rank)
-    : board_(board), world_rank_(world_rank), start_seconds_(steady_seconds()) {
+    : board_(board), world_rank_(world_rank), start_seconds_(steady_seconds()), last_progress_seconds_(start_seconds_) {
   board_.mine(world_rank_).present.store(true);
 }
 
@@ -41,6 +41,7 @@ void FlightRecorder::set_coordinate(const char* text) {
 }
 
 void FlightRecorder::set_position(long long step, const char* action, int microbatch) {
+  const std::lock_guard lock(mutex_);
   step_ = step;
   microbatch_ = microbatch;
   std::strncpy(action_.data(), action, action_.size() - 1);
@@ -50,7 +51,8 @@ void FlightRecorder::set_position(long long step, const char* action, int microb
   status.action.store(action);
 }
 
-int FlightRecorder::open_group(uint64_t group_id, const std::string& name) {
+int FlightRecorder::open_group(uint64_t group_id, const std::string& name, GroupKind kind) {
+  const std::lock_guard lock(mutex_);
   auto free = std::find_if(groups_.begin(), groups_.end(), [](const auto& group) { return !group->open; });
   if (free == groups_.end()) {
     DCHECK(groups_.size() < RankStatus::kMaxGroups, "rank {} holds {} communicators and opens \"{}\"", world_rank_,
@@ -60,23 +62,31 @@ int FlightRecorder::open_group(uint64_t group_id, const std::string& name) {
   }
   Group& group = **free;
   group.open = true;
+  group.kind = kind;
   group.name = name;
   group.num_records = 0;
   const auto slot = free - groups_.begin();
   GroupStatus& status = board_.mine(world_rank_).groups[static_cast<size_t>(slot)];
   status.name.store(name.c_str());
+  status.asynchronous.store(kind != GroupKind::kBlocking);
   status.current.store({});
+  status.last_issued.store({});
   status.last_finished.store({});
+  for (SharedIssue& issue : status.issues) {
+    issue.store({});
+  }
   status.group_id.store(group_id);
   return static_cast<int>(slot);
 }
 
 void FlightRecorder::close_group(int slot) {
+  const std::lock_guard lock(mutex_);
   groups_[static_cast<size_t>(slot)]->open = false;
   board_.mine(world_rank_).groups[static_cast<size_t>(slot)].group_id.store(0);
 }
 
 void FlightRecorder::enter(int slot, const OpInfo& op) {
+  const std::lock_guard lock(mutex_);
   Group& group = *groups_[static_cast<size_t>(slot)];
   OpRecord& record = group.ring[group.num_records++ % kRingLength];
   record = {.op = op,
@@ -86,9 +96,20 @@ void FlightRecorder::enter(int slot, const OpInfo& op) {
             .step = step_,
             .microbatch = microbatch_,
             .action = action_};
-  if (op.kind != OpKind::kExchange) {
-    wait_begins(slot, op);
+  if (group.kind == GroupKind::kBlocking) {
+    if (op.kind != OpKind::kExchange) {
+      wait_begins(slot, op);
+    }
+  } else if (numbered_alike(group, op)) {
+    GroupStatus& status = board_.mine(world_rank_).groups[static_cast<size_t>(slot)];
+    status.issues[op.number % GroupStatus::kNumIssues].store(op);
+    status.last_issued.store({op.kind, op.number});
   }
+}
+
+// Exchanges of a group have another number on every rank, so others can make nothing of them; channels say it instead.
+bool FlightRecorder::numbered_alike(const Group& group, const OpInfo& op) {
+  return group.kind == GroupKind::kChannel || op.kind != OpKind::kExchange;
 }
 
 void FlightRecorder::wait_begins(int slot, const OpInfo& op) {
@@ -96,6 +117,7 @@ void FlightRecorder::wait_begins(int slot, const OpInfo& op) {
 }
 
 void FlightRecorder::finish(int slot, const OpInfo& op) {
+  const std::lock_guard lock(mutex_);
   Group& group = *groups_[static_cast<size_t>(slot)];
   const uint64_t oldest = group.num_records > kRingLength ? group.num_records - kRingLength : 0;
   for (uint64_t index = group.num_records; index-- > oldest;) {
@@ -106,22 +128,47 @@ void FlightRecorder::finish(int slot, const OpInfo& op) {
       break;
     }
   }
+  last_progress_seconds_.store(steady_seconds());
   GroupStatus& status = board_.mine(world_rank_).groups[static_cast<size_t>(slot)];
-  status.current.store({});
-  status.last_finished.store({op.kind, op.number});
+  if (group.kind == GroupKind::kBlocking || numbered_alike(group, op)) {
+    status.current.store({});
+    status.last_finished.store({op.kind, op.number});
+  }
 }
 
-const OpRecord* FlightRecorder::find(int slot, OpKind kind, uint64_t number) const {
+std::optional<OpRecord> FlightRecorder::find(int slot, OpKind kind, uint64_t number) const {
+  const std::lock_guard lock(mutex_);
   const Group& group = *groups_[static_cast<size_t>(slot)];
   for (const OpRecord& record : group.ring) {
     if (record.op.number == number && record.op.kind == kind) {
-      return &record;
+      return record;
     }
   }
-  return nullptr;
+  return std::nullopt;
+}
+
+std::optional<FlightRecorder::Mismatch> FlightRecorder::find_mismatch(uint64_t group_id,
+                                                                      std::span<const int> world_ranks,
+                                                                      const OpInfo& op) const {
+  for (size_t member = 0; member < world_ranks.size(); ++member) {
+    const GroupStatus* status = board_.find_group(world_ranks[member], group_id);
+    if (status == nullptr) {
+      continue;
+    }
+    const auto theirs = status->issues[op.number % GroupStatus::kNumIssues].load(op.number);
+    if (theirs && *theirs != SharedIssue::shown(op)) {
+      return Mismatch{static_cast<int>(member), *theirs};
+    }
+  }
+  return std::nullopt;
+}
+
+void FlightRecorder::end_job(ErrorCode code, const std::string& reason) {
+  board_.end_job(world_rank_, code, reason);
 }
 
 std::string FlightRecorder::dump(size_t num_last) const {
+  const std::lock_guard lock(mutex_);
   std::string text = fmt::format("flight recorder of rank {}: the last operations of each group", world_rank_);
   for (const auto& group : groups_) {
     if (group->num_records == 0) {

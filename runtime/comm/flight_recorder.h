@@ -4,11 +4,16 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "runtime/base/error.h"
 #include "runtime/comm/op_info.h"
 
 namespace ashlar {
@@ -26,6 +31,12 @@ struct OpRecord {
   std::array<char, 16> action{};
 };
 
+// How a group's operations end. In a blocking group the host waits in each of them (in an exchange: later). In an
+// asynchronous one they end on the device, which whoever watches it tells the recorder, from any thread. A channel is
+// the way from one rank to one other; its exchanges are numbered alike on both ends.
+enum class GroupKind { kBlocking, kAsynchronous, kChannel };
+
+// Safe to use from several threads: the one that runs the rank, and a watchdog.
 class FlightRecorder {
  public:
   static constexpr size_t kRingLength = 64;
@@ -42,15 +53,30 @@ class FlightRecorder {
   void set_position(long long step, const char* action, int microbatch);
 
   // For communicators. A slot is a ring of fixed memory, taken at the start of a group and given back at its end.
-  int open_group(uint64_t group_id, const std::string& name);
+  int open_group(uint64_t group_id, const std::string& name, GroupKind kind);
   void close_group(int slot);
   void enter(int slot, const OpInfo& op);        // does not allocate
   void finish(int slot, const OpInfo& op);       // does not allocate
   void wait_begins(int slot, const OpInfo& op);  // the host now waits for this exchange; does not allocate
-  const OpRecord* find(int slot, OpKind kind, uint64_t number) const;
+  std::optional<OpRecord> find(int slot, OpKind kind, uint64_t number) const;
+
+  // Of an asynchronous group or channel: a member that has started another operation under the same number, as far as
+  // the status board shows it. Does not allocate.
+  struct Mismatch {
+    int member = 0;  // index in world_ranks
+    OpInfo theirs;
+  };
+  std::optional<Mismatch> find_mismatch(uint64_t group_id, std::span<const int> world_ranks, const OpInfo& op) const;
+
+  // Steady-clock seconds at which the last operation of any group ended: a host that waits for its device waits as long
+  // as there is progress.
+  double last_progress_seconds() const { return last_progress_seconds_.load(); }
 
   // Blocks nothing. The last `num_last` operations of every live communicator, oldest first, one a line.
   std::string dump(size_t num_last = kRingLength) const;
+
+  // Ends the job for all ranks, unless another has; its reason then stands.
+  void end_job(ErrorCode code, const std::string& reason);
 
   StatusBoard& board() const { return board_; }
   int world_rank() const { return world_rank_; }
@@ -58,17 +84,21 @@ class FlightRecorder {
  private:
   struct Group {
     bool open = false;
+    GroupKind kind = GroupKind::kBlocking;
     std::string name;
     uint64_t num_records = 0;
     std::array<OpRecord, kRingLength> ring;
   };
 
+  static bool numbered_alike(const Group& group, const OpInfo& op);
   double seconds_now() const;
 
   StatusBoard& board_;
   int world_rank_;
-  double timeout_seconds_ = kDefaultTimeoutSeconds;
+  std::atomic<double> timeout_seconds_{kDefaultTimeoutSeconds};
   double start_seconds_;
+  std::atomic<double> last_progress_seconds_;
+  mutable std::mutex mutex_;  // of all below
   int64_t step_ = -1;
   int microbatch_ = -1;
   std::array<char, 16> action_{};

@@ -13,6 +13,12 @@
 
 namespace ashlar {
 
+// Where a rank stands among those of its host (by shared memory, not by a launcher's variable).
+struct HostPlace {
+  int host_rank = 0;
+  int num_host_ranks = 1;
+};
+
 // What a rank is given at start. Everything else hangs on it; there are no globals.
 struct RankContext {
   Device& device;
@@ -20,6 +26,7 @@ struct RankContext {
   Communicator& device_world;  // over the device's memory; the same as `world` on a CPU. The grid's axes split from it
   FlightRecorder& recorder;    // also holds the deadline of every wait: recorder.set_timeout(seconds)
   Log& log;
+  HostPlace place{};
 };
 
 // The body of main() of every parallel program: starts MPI when mpirun started us (one rank of threads otherwise), runs
@@ -48,6 +55,21 @@ class AgreedError : public Error {
 // of them, naming the ranks that failed (unless all did). So a mistake that only one rank sees cannot leave the others
 // waiting.
 void agree(Communicator& world, const std::function<void()>& check);
+
+// Runs `body`, which leaves work on the device, such as training steps. An error that only this rank throws ends the
+// job at once: further out, destructors would wait for a device that waits for other ranks, which wait for this one.
+// (The watchdogs then stop what is under way.)
+template <typename Body>
+decltype(auto) end_job_on_error(RankContext& rank, Body&& body) {
+  try {
+    return body();
+  } catch (const AgreedError&) {
+    throw;
+  } catch (const Error& error) {
+    rank.recorder.end_job(error.code(), error.what());
+    throw;
+  }
+}
 
 // Collective. Blocks the host. Every rank's text, by rank.
 std::vector<std::string> all_gather_text(Communicator& world, const std::string& text);

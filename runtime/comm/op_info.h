@@ -30,4 +30,7 @@ struct OpInfo {
   std::string text() const;  // "all_reduce(sum) #12 of 4096 bytes fp32"
 };
 
+// Pure. A number for a new group, alike on all its members, from its parent's and what sets it apart there.
+uint64_t child_group_id(uint64_t parent, uint64_t op_number, int color);
+
 }  // namespace ashlar

@@ -1,28 +1,12 @@
 #include "runtime/comm/host/host_communicator.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "runtime/comm/host/report.h"
 
 namespace ashlar {
-namespace {
-
-// A number for a new group that all its members compute alike and no other group has (up to hashing): from the parent,
-// the split's place among the parent's operations, and the color.
-uint64_t child_group_id(uint64_t parent, uint64_t op_number, int color) {
-  uint64_t hash = parent;
-  for (const uint64_t value : {op_number, static_cast<uint64_t>(color)}) {
-    hash = (hash + value + 0x9E3779B97F4A7C15ull) * 0xBF58476D1CE4E5B9ull;
-    hash ^= hash >> 31;
-  }
-  return hash | 1;
-}
-
-}  // namespace
-
 HostCommunicator::HostCommunicator(HostRank& rank, const GroupInfo& group)
-    : Communicator(group.name, group.rank, group.world_ranks, group.id, rank.recorder()),
+    : Communicator(group.name, group.rank, group.world_ranks, group.id, rank.recorder(), GroupKind::kBlocking),
       host_rank_(rank),
       group_(group),
       parts_(rank.make_group(group)),
@@ -92,7 +76,7 @@ void HostCommunicator::wait_host(uint64_t ticket) {
     return;
   }
   OpInfo op{.number = ticket, .kind = OpKind::kExchange};
-  if (const OpRecord* record = recorder().find(record_slot(), OpKind::kExchange, ticket)) {
+  if (const std::optional<OpRecord> record = recorder().find(record_slot(), OpKind::kExchange, ticket)) {
     op = record->op;
   }
   recorder().wait_begins(record_slot(), op);
@@ -103,7 +87,7 @@ void HostCommunicator::wait_host(uint64_t ticket) {
                           while (index + 1 < messages.size() && parts_.messenger->finished(ticket, index)) {
                             ++index;
                           }
-                          return late_exchange_text(host_rank_, group_, op, waited_seconds, messages[index]);
+                          return late_exchange_text(host_rank_.recorder(), group_, op, waited_seconds, messages[index]);
                         });
   recorder().finish(record_slot(), op);
   waited = ticket;
@@ -122,21 +106,8 @@ std::unique_ptr<Communicator> HostCommunicator::do_split(int color, int key, con
   if (color < 0) {
     return nullptr;
   }
-  std::vector<std::pair<int64_t, int>> members;  // key, rank here
-  for (int member = 0; member < size(); ++member) {
-    if (all[static_cast<size_t>(member) * 2] == color) {
-      members.emplace_back(all[static_cast<size_t>(member) * 2 + 1], member);
-    }
-  }
-  std::sort(members.begin(), members.end());
-  GroupInfo group{
-      .id = child_group_id(group_id(), current_op().number, color), .name = name, .rank = 0, .world_ranks = {}};
-  for (const auto& [member_key, member] : members) {
-    if (member == rank()) {
-      group.rank = group.size();
-    }
-    group.world_ranks.push_back(world_ranks()[static_cast<size_t>(member)]);
-  }
+  const Part part = part_of(all, color);
+  const GroupInfo group{.id = part.group_id, .name = name, .rank = part.rank, .world_ranks = part.world_ranks};
   return std::make_unique<HostCommunicator>(host_rank_, group);
 }
 

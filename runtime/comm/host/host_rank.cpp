@@ -23,16 +23,9 @@ void HostRank::check_peers_live() {
 
 void HostRank::fail(ErrorCode code, const std::string& text) {
   if (!board().end_job(recorder_.world_rank(), code, text)) {
-    throw_job_ended();  // another rank came to a report at the same time: one is enough
+    check_job_runs();  // another rank came to a report at the same time: one is enough
   }
   throw Error(code, text);
-}
-
-void HostRank::throw_job_ended() {
-  const std::string reason = board().end_reason();
-  throw Error(board().end_code(),
-              fmt::format("stopped because rank {} ended the job ({}); this is {}", board().ended_by(),
-                          reason.substr(0, reason.find('\n')), board().stand(recorder_.world_rank())));
 }
 
 }  // namespace ashlar

@@ -15,6 +15,7 @@
 #include "runtime/comm/host/messenger.h"
 #include "runtime/comm/host/rounds.h"
 #include "runtime/comm/host/status_board.h"
+#include "runtime/comm/wait_reached.h"
 
 namespace ashlar {
 
@@ -57,17 +58,12 @@ class HostRank {
   void wait_until(Ready&& ready, Late&& late);
 
   // Throws when another rank has ended the job.
-  void check_job_runs() {
-    if (board().job_ended()) {
-      throw_job_ended();
-    }
-  }
+  void check_job_runs() { ashlar::check_job_runs(recorder_); }
 
   // Ends the job for all ranks and throws.
   [[noreturn]] void fail(ErrorCode code, const std::string& text);
 
  private:
-  [[noreturn]] void throw_job_ended();
   void check_peers_live();
 
   FlightRecorder& recorder_;

@@ -45,7 +45,7 @@ void MessageRounds::exchange() {
   const uint64_t batch = messenger_->start(messages_);
   rank_.wait_until(
       [&] { return messenger_->finished(batch); },
-      [&](double waited) { return late_collective_text(rank_, group_, op_, waited, states(batch, true)); });
+      [&](double waited) { return late_collective_text(rank_.recorder(), group_, op_, waited, states(batch, true)); });
   messages_.clear();
 }
 
@@ -70,7 +70,7 @@ void MessageRounds::exchange_signatures() {
         compare_signatures(batch);
         return all;
       },
-      [&](double waited) { return late_collective_text(rank_, group_, op_, waited, states(batch, false)); });
+      [&](double waited) { return late_collective_text(rank_.recorder(), group_, op_, waited, states(batch, false)); });
 }
 
 void MessageRounds::compare_signatures(uint64_t batch) {

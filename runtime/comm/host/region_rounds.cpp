@@ -54,8 +54,9 @@ void RegionRounds::give_all(const std::byte* data, size_t bytes) {
 void RegionRounds::exchange() {
   ++num_rounds_;
   line(group_.rank).arrivals.store(num_rounds_, std::memory_order_release);
-  rank_.wait_until([this] { return all_arrived(); },
-                   [this](double waited) { return late_collective_text(rank_, group_, op_, waited, states()); });
+  rank_.wait_until(
+      [this] { return all_arrived(); },
+      [this](double waited) { return late_collective_text(rank_.recorder(), group_, op_, waited, states()); });
   compare_ = false;
 }
 

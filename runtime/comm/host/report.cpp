@@ -8,18 +8,18 @@
 namespace ashlar {
 namespace {
 
-std::string missing_line(HostRank& rank, const GroupInfo& group, int world_rank) {
-  return fmt::format("\n  missing {}; last finished in \"{}\": {}", rank.board().stand(world_rank), group.name,
-                     rank.board().last_finished(world_rank, group.id));
+std::string missing_line(FlightRecorder& recorder, const GroupInfo& group, int world_rank) {
+  return fmt::format("\n  missing {}; last finished in \"{}\": {}", recorder.board().stand(world_rank), group.name,
+                     recorder.board().last_finished(world_rank, group.id));
 }
 
 // The reporter may wait for a rank that itself waits for another: whoever is in no operation holds up the rest.
-std::string idle_lines(HostRank& rank, const GroupInfo& group, std::span<const int> already_named) {
+std::string idle_lines(FlightRecorder& recorder, const GroupInfo& group, std::span<const int> already_named) {
   std::string lines;
-  for (int other = 0; other < rank.board().num_ranks(); ++other) {
+  for (int other = 0; other < recorder.board().num_ranks(); ++other) {
     const bool named = std::find(already_named.begin(), already_named.end(), other) != already_named.end();
-    if (!named && other != rank.recorder().world_rank() && rank.board().computes(other)) {
-      lines += missing_line(rank, group, other);
+    if (!named && other != recorder.world_rank() && recorder.board().computes(other)) {
+      lines += missing_line(recorder, group, other);
     }
   }
   return lines;
@@ -31,8 +31,8 @@ void append_rank(std::string& list, int world_rank) {
 
 }  // namespace
 
-std::string late_collective_text(HostRank& rank, const GroupInfo& group, const OpInfo& op, double waited_seconds,
-                                 std::span<const MemberState> members) {
+std::string late_collective_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op,
+                                 double waited_seconds, std::span<const MemberState> members) {
   std::string entered;
   std::string absent;
   std::string stuck;
@@ -42,23 +42,23 @@ std::string late_collective_text(HostRank& rank, const GroupInfo& group, const O
     const int world_rank = group.world_ranks[member];
     append_rank(members[member].entered ? entered : absent, world_rank);
     if (!members[member].arrived) {
-      lines += missing_line(rank, group, world_rank);
+      lines += missing_line(recorder, group, world_rank);
       named.push_back(world_rank);
       if (members[member].entered) {
         append_rank(stuck, world_rank);
       }
     }
   }
-  std::string text = fmt::format("rank {} waited {:.1f} s in {} of group \"{}\":", rank.recorder().world_rank(),
+  std::string text = fmt::format("rank {} waited {:.1f} s in {} of group \"{}\":", recorder.world_rank(),
                                  waited_seconds, op.text(), group.name);
   text += absent.empty() ? "" : fmt::format(" rank {} never entered it;", absent);
   text += stuck.empty() ? "" : fmt::format(" rank {} entered it and stopped inside;", stuck);
   text += fmt::format(" entered: {} (see --distributed-timeout-minutes)", entered);
-  return text + lines + idle_lines(rank, group, named) + "\n" + rank.board().table();
+  return text + lines + idle_lines(recorder, group, named) + "\n" + recorder.board().table();
 }
 
-std::string late_exchange_text(HostRank& rank, const GroupInfo& group, const OpInfo& op, double waited_seconds,
-                               const Message& unfinished) {
+std::string late_exchange_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op,
+                               double waited_seconds, const Message& unfinished) {
   const int peer = group.world_ranks[static_cast<size_t>(unfinished.peer)];
   const std::string message = unfinished.is_send
                                   ? fmt::format("rank {} never received what was sent to it ({} bytes, tag {})", peer,
@@ -66,8 +66,9 @@ std::string late_exchange_text(HostRank& rank, const GroupInfo& group, const OpI
                                   : fmt::format("rank {} never sent what is to be received from it ({} bytes, tag {})",
                                                 peer, unfinished.bytes, unfinished.tag);
   return fmt::format("rank {} waited {:.1f} s in {} of group \"{}\": {} (see --distributed-timeout-minutes)",
-                     rank.recorder().world_rank(), waited_seconds, op.text(), group.name, message) +
-         missing_line(rank, group, peer) + idle_lines(rank, group, std::span(&peer, 1)) + "\n" + rank.board().table();
+                     recorder.world_rank(), waited_seconds, op.text(), group.name, message) +
+         missing_line(recorder, group, peer) + idle_lines(recorder, group, std::span(&peer, 1)) + "\n" +
+         recorder.board().table();
 }
 
 std::string mismatch_text(const GroupInfo& group, const OpInfo& mine, int peer, const OpInfo& theirs) {

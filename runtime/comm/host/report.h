@@ -13,12 +13,12 @@ struct MemberState {
   bool arrived = false;  // has done the part that is being waited for
 };
 
-std::string late_collective_text(HostRank& rank, const GroupInfo& group, const OpInfo& op, double waited_seconds,
-                                 std::span<const MemberState> members);
+std::string late_collective_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op,
+                                 double waited_seconds, std::span<const MemberState> members);
 
 // `unfinished` is the first message of the exchange that is not done.
-std::string late_exchange_text(HostRank& rank, const GroupInfo& group, const OpInfo& op, double waited_seconds,
-                               const Message& unfinished);
+std::string late_exchange_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op,
+                               double waited_seconds, const Message& unfinished);
 
 // `theirs` of member `peer` differs from this member's `mine`.
 std::string mismatch_text(const GroupInfo& group, const OpInfo& mine, int peer, const OpInfo& theirs);

@@ -22,6 +22,49 @@ std::string SharedOp::Value::text() const {
   return kind == OpKind::kNone ? "none" : fmt::format("{} #{}", op_kind_name(kind), number);
 }
 
+namespace {
+
+// bytes 36 bits, kind 4, dtype 4, reduction 2, root or tag 18.
+constexpr int kBytesBits = 36;
+constexpr uint64_t kRootMask = (1u << 18) - 1;
+
+uint64_t pack(const OpInfo& op) {
+  return (op.bytes & ((uint64_t{1} << kBytesBits) - 1)) | static_cast<uint64_t>(op.kind) << kBytesBits |
+         static_cast<uint64_t>(op.dtype) << (kBytesBits + 4) | static_cast<uint64_t>(op.reduce_op) << (kBytesBits + 8) |
+         (static_cast<uint64_t>(op.root) & kRootMask) << (kBytesBits + 10);
+}
+
+OpInfo unpack(uint64_t number, uint64_t packed) {
+  return {.number = number,
+          .bytes = packed & ((uint64_t{1} << kBytesBits) - 1),
+          .kind = static_cast<OpKind>(packed >> kBytesBits & 15),
+          .dtype = static_cast<DType>(packed >> (kBytesBits + 4) & 15),
+          .reduce_op = static_cast<ReduceOp>(packed >> (kBytesBits + 8) & 3),
+          .root = static_cast<int32_t>(packed >> (kBytesBits + 10) & kRootMask)};
+}
+
+}  // namespace
+
+// Readers that come between the two stores of one issue and see the old number find nothing; a number is only there
+// together with its own operation, because it is taken away first.
+void SharedIssue::store(const OpInfo& op) {
+  number_.store(0);
+  packed_.store(pack(op));
+  number_.store(op.number);
+}
+
+std::optional<OpInfo> SharedIssue::load(uint64_t number) const {
+  if (number_.load() != number) {
+    return std::nullopt;
+  }
+  const uint64_t packed = packed_.load();
+  return number_.load() == number ? std::optional(unpack(number, packed)) : std::nullopt;
+}
+
+OpInfo SharedIssue::shown(const OpInfo& op) {
+  return unpack(op.number, pack(op));
+}
+
 size_t StatusBoard::region_bytes(int num_ranks) {
   return sizeof(JobEnd) + static_cast<size_t>(num_ranks) * sizeof(RankStatus);
 }
@@ -83,7 +126,7 @@ bool StatusBoard::computes(int world_rank) const {
   const RankStatus& status = of(world_rank);
   return status.present.load() && !status.left.load() &&
          std::none_of(std::begin(status.groups), std::end(status.groups), [](const GroupStatus& group) {
-           return group.group_id.load() != 0 && group.current.load().kind != OpKind::kNone;
+           return group.group_id.load() != 0 && (group.current.load().kind != OpKind::kNone || group.under_way());
          });
 }
 
@@ -102,21 +145,32 @@ std::string StatusBoard::stand(int world_rank) const {
   std::string waits;
   for (const GroupStatus& group : status.groups) {
     const SharedOp::Value current = group.current.load();
-    if (group.group_id.load() != 0 && current.kind != OpKind::kNone) {
+    if (group.group_id.load() == 0) {
+      continue;
+    }
+    if (current.kind != OpKind::kNone) {
       waits += fmt::format("{}waits in {} of \"{}\"", waits.empty() ? "" : ", ", current.text(), group.name.load());
+    } else if (group.under_way()) {
+      waits += fmt::format("{}has started {} of \"{}\" and finished {}", waits.empty() ? "" : ", ",
+                           group.last_issued.load().text(), group.name.load(), group.last_finished.load().text());
     }
   }
   text += waits.empty() ? "in no operation" : waits;
   return text + (status.left.load() ? "; has left the job" : "");
 }
 
-std::string StatusBoard::last_finished(int world_rank, uint64_t group_id) const {
+const GroupStatus* StatusBoard::find_group(int world_rank, uint64_t group_id) const {
   for (const GroupStatus& group : of(world_rank).groups) {
     if (group.group_id.load() == group_id) {
-      return group.last_finished.load().text();
+      return &group;
     }
   }
-  return "none";
+  return nullptr;
+}
+
+std::string StatusBoard::last_finished(int world_rank, uint64_t group_id) const {
+  const GroupStatus* group = find_group(world_rank, group_id);
+  return group == nullptr ? "none" : group->last_finished.load().text();
 }
 
 std::string StatusBoard::table() const {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "runtime/base/error.h"
@@ -64,11 +65,31 @@ class SharedOp {
   std::atomic<uint64_t> word_{0};
 };
 
+// An operation that a rank has started: enough for the others to see that theirs of the same number is another one.
+class SharedIssue {
+ public:
+  void store(const OpInfo& op);
+  std::optional<OpInfo> load(uint64_t number) const;  // empty: another number is there
+  static OpInfo shown(const OpInfo& op);              // what others read of it: very large numbers are cut
+
+ private:
+  std::atomic<uint64_t> number_{0};
+  std::atomic<uint64_t> packed_{0};
+};
+
 struct GroupStatus {
+  static constexpr uint64_t kNumIssues = 64;
+
   std::atomic<uint64_t> group_id{0};  // 0: free
+  std::atomic<bool> asynchronous{false};
   SharedText<32> name;
-  SharedOp current;  // the operation in which the host waits
+  SharedOp current;      // the operation in which the host waits
+  SharedOp last_issued;  // of an asynchronous group: the device has come to some operation up to this one
   SharedOp last_finished;
+  std::array<SharedIssue, kNumIssues> issues;  // the last ones, by number
+
+  // Of an asynchronous group: operations that were started and are not finished.
+  bool under_way() const { return asynchronous.load() && last_issued.load().number > last_finished.load().number; }
 };
 
 struct RankStatus {
@@ -111,6 +132,8 @@ class StatusBoard {
   // Whether a rank of this host is in no operation of any group: it computes, sleeps, or reads a file.
   bool computes(int world_rank) const;
   std::string last_finished(int world_rank, uint64_t group_id) const;
+  // The group as that rank keeps it; nullptr when it has none of this number (any more).
+  const GroupStatus* find_group(int world_rank, uint64_t group_id) const;
   std::string table() const;  // one line a rank
 
  private:

@@ -90,7 +90,7 @@ int run_mpi_rank(int argc, char** argv, const LaunchEnvironment& launch, const s
     const int cores = static_cast<int>(std::thread::hardware_concurrency());
     const int threads = use_threads(std::max(1, cores / world.ranks_on_host()));
     log.debug("{} threads", threads);
-    RankContext context{device, communicator, communicator, recorder, log};
+    RankContext context{device, communicator, communicator, recorder, log, {world.host_rank(), world.ranks_on_host()}};
     outcome = run_body(rank, context, body);
     if (!outcome.orderly) {
       end_job(world, rank, outcome);

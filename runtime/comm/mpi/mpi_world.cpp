@@ -16,20 +16,19 @@ MpiWorld::MpiWorld(Carrier carrier) : carrier_(carrier) {
   comms_.push_back(host_comm_);
   MPI_Comm_size(host_comm_, &ranks_on_host_);
 
-  int host_rank = 0;
-  MPI_Comm_rank(host_comm_, &host_rank);
+  MPI_Comm_rank(host_comm_, &host_rank_);
   int leader = rank_;
   mpi_check(MPI_Bcast(&leader, 1, MPI_INT, 0, host_comm_), "MPI_Bcast");
   hosts_.resize(static_cast<size_t>(size_));
   mpi_check(MPI_Allgather(&leader, 1, MPI_INT, hosts_.data(), 1, MPI_INT, comm_), "MPI_Allgather");
 
   MPI_Win window = MPI_WIN_NULL;
-  allocate_shared(host_comm_, host_rank == 0 ? StatusBoard::region_bytes(size_) : 0, window);
+  allocate_shared(host_comm_, host_rank_ == 0 ? StatusBoard::region_bytes(size_) : 0, window);
   MPI_Aint bytes = 0;
   int unit = 0;
   void* region = nullptr;
   mpi_check(MPI_Win_shared_query(window, 0, &bytes, &unit, &region), "MPI_Win_shared_query");
-  board_ = std::make_unique<StatusBoard>(static_cast<std::byte*>(region), size_, host_rank == 0);
+  board_ = std::make_unique<StatusBoard>(static_cast<std::byte*>(region), size_, host_rank_ == 0);
   mpi_check(MPI_Barrier(host_comm_), "MPI_Barrier");
   board_->mine(rank_).pid.store(static_cast<int32_t>(getpid()));
 }

@@ -23,6 +23,7 @@ class MpiWorld {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int ranks_on_host() const { return ranks_on_host_; }
+  int host_rank() const { return host_rank_; }
   Carrier carrier() const { return carrier_; }
   StatusBoard& board() { return *board_; }
   MPI_Comm comm() const { return comm_; }
@@ -46,6 +47,7 @@ class MpiWorld {
   int rank_ = 0;
   int size_ = 0;
   int ranks_on_host_ = 1;
+  int host_rank_ = 0;
   std::vector<int> hosts_;  // by world rank: the lowest world rank on the same host
   std::vector<MPI_Comm> comms_;
   std::vector<MPI_Win> windows_;

@@ -14,4 +14,8 @@ int nccl_version() {
   return 0;
 }
 
+int nccl_header_version() {
+  return 0;
+}
+
 }  // namespace ashlar

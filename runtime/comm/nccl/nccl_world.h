@@ -11,7 +11,9 @@ namespace ashlar {
 // `device`, which is a GPU of this rank's own.
 std::unique_ptr<Communicator> make_nccl_world(RankContext& host, Device& device, double init_timeout_seconds);
 
-// Pure. The version of the library as NCCL numbers it (22809 is 2.28.9); 0 in a build without NCCL.
+// Pure. The version of the library that was loaded, as NCCL numbers it (22809 is 2.28.9), and of the header that was
+// compiled in; 0 in a build without NCCL.
 int nccl_version();
+int nccl_header_version();
 
 }  // namespace ashlar

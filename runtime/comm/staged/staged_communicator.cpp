@@ -26,7 +26,7 @@ std::unique_ptr<Communicator> make_staged(Communicator& host, Device& device, si
 StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> host, std::shared_ptr<Staging> staging,
                                        const std::string& name)
     : Communicator(name, host->rank(), {host->world_ranks().begin(), host->world_ranks().end()}, staged_id(*host),
-                   host->recorder()),
+                   host->recorder(), GroupKind::kBlocking),
       host_(std::move(host)),
       staging_(std::move(staging)),
       host_stream_(host_device_.create_stream()),
@@ -83,6 +83,7 @@ Work StagedCommunicator::in_chunks(int64_t num_elements, size_t element_bytes, S
     after.record(*chunk.last_use);
   }
   after.record(*collectives_done_);
+  recorder().finish(record_slot(), current_op());  // the peers have done their part; copies of this device remain
   return {this, kCollective};
 }
 

@@ -42,7 +42,7 @@ void run_rank(ThreadWorld& world, int world_rank, const std::function<void(RankC
     CpuDevice device(options.queued_streams ? CpuStreamKind::kQueued : CpuStreamKind::kInline);
     ThreadRank rank(world, recorder);
     HostCommunicator communicator(rank, world_group(world_rank, world.num_ranks()));
-    RankContext context{device, communicator, communicator, recorder, log};
+    RankContext context{device, communicator, communicator, recorder, log, {world_rank, world.num_ranks()}};
     DeviceRequest request = options.device;
     if (request.kind == DeviceKind::kCuda && request.gpu_index < 0) {
       request.gpu_index = world_rank % std::max(1, num_cuda_devices());

@@ -2,17 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <set>
+#include <tuple>
 #include <utility>
 
-#include "runtime/device/cuda/facts.h"
+#include "runtime/device/cuda/check_facts.h"
 
 namespace ashlar {
-namespace {
 
-using Ranks = std::vector<const RankFacts*>;
-
-// "rank 3", "ranks 0-7, 9"
 std::string rank_text(const Ranks& ranks) {
   std::vector<int> numbers;
   for (const RankFacts* rank : ranks) {
@@ -33,8 +29,27 @@ std::string rank_text(const Ranks& ranks) {
 }
 
 std::string place_text(const Ranks& ranks) {
-  return fmt::format("host {} ({})", ranks.front()->host, rank_text(ranks));
+  constexpr size_t kNamed = 4;
+  std::vector<std::string> hosts;
+  for (const RankFacts* rank : ranks) {
+    if (std::find(hosts.begin(), hosts.end(), rank->host) == hosts.end()) {
+      hosts.push_back(rank->host);
+    }
+  }
+  const size_t num_named = std::min(hosts.size(), kNamed);
+  return fmt::format("{} {}{} ({})", hosts.size() == 1 ? "host" : "hosts",
+                     fmt::join(hosts.begin(), hosts.begin() + static_cast<std::ptrdiff_t>(num_named), ", "),
+                     num_named < hosts.size() ? fmt::format(" and {} more", hosts.size() - num_named) : "",
+                     rank_text(ranks));
 }
+
+std::string bytes_text(int64_t bytes) {
+  constexpr double kMiB = 1 << 20;
+  const double mib = static_cast<double>(bytes) / kMiB;
+  return mib < 1024 ? fmt::format("{:.1f} MiB", mib) : fmt::format("{:.1f} GiB", mib / 1024);
+}
+
+namespace {
 
 std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
@@ -45,15 +60,8 @@ std::string gpu_text(const RankFacts& rank) {
                      static_cast<double>(rank.memory_bytes) / (1 << 30), rank.compute_major, rank.compute_minor);
 }
 
-// Ranks in groups of equal keys, the groups in ascending order of keys.
-template <typename Key>
-auto group_by(const Ranks& ranks, Key key) {
-  std::map<decltype(key(*ranks.front())), Ranks> groups;
-  for (const RankFacts* rank : ranks) {
-    groups[key(*rank)].push_back(rank);
-  }
-  return groups;
-}
+constexpr const char* kNoGpuAdvice =
+    "Show the job its GPUs (nvidia-smi lists them; a container or batch job must be given them), or use --device cpu";
 
 // The rules of one host. Returns false when its GPUs need not be looked at.
 bool check_host(const Ranks& ranks, std::vector<std::string>& problems) {
@@ -77,12 +85,69 @@ bool check_host(const Ranks& ranks, std::vector<std::string>& problems) {
   const int num_ranks = static_cast<int>(ranks.size());
   const auto without_gpu = [](const RankFacts* rank) { return rank->device_index < 0; };
   if (std::any_of(ranks.begin(), ranks.end(), without_gpu)) {
-    problems.push_back(fmt::format(
-        "{}: {} ranks but {} visible GPUs, CUDA_VISIBLE_DEVICES is {}. Each rank needs a GPU of its own: start at most "
-        "{} ranks on this host (mpirun --map-by ppr:{}:node with -np to match)",
-        place_text(ranks), num_ranks, first.num_visible, first.visible_devices, first.num_visible, first.num_visible));
+    problems.push_back(
+        fmt::format("{}: {} ranks but {} visible GPUs, CUDA_VISIBLE_DEVICES is {}. {}", place_text(ranks), num_ranks,
+                    first.num_visible, first.visible_devices,
+                    first.num_visible == 0
+                        ? std::string(kNoGpuAdvice)
+                        : fmt::format("Each rank needs a GPU of its own: start at most {} ranks on this host (mpirun "
+                                      "--map-by ppr:{}:node with -np to match), or let them share GPUs with "
+                                      "--distributed-backend staged",
+                                      first.num_visible, first.num_visible)));
   }
   return true;
+}
+
+// A GPU that is there and cannot be used.
+void check_modes(const Ranks& ranks, const DeviceJob& job, std::vector<std::string>& problems) {
+  const auto owners = [&](auto&& wrong) {
+    Ranks found;
+    std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(found),
+                 [&](const RankFacts* rank) { return wrong(*rank); });
+    return group_by(found, host_key);
+  };
+  for (const auto& [host, found] : owners([](const RankFacts& rank) { return rank.is_prohibited; })) {
+    problems.push_back(
+        fmt::format("{}: the GPU {} is in compute mode Prohibited, no process may use it. As root: "
+                    "nvidia-smi -i {} -c DEFAULT",
+                    place_text(found), found.front()->uuid, found.front()->pci_id));
+  }
+  for (const auto& [host, found] :
+       owners([](const RankFacts& rank) { return !rank.failure.empty() && !rank.is_prohibited; })) {
+    problems.push_back(fmt::format(
+        "{}: the GPU {} at PCI {} does not answer: {}.{} nvidia-smi shows its state and who uses it", place_text(found),
+        found.front()->uuid, found.front()->pci_id, found.front()->failure,
+        found.front()->is_exclusive ? " Its compute mode is Exclusive_Process: one process alone may use it." : ""));
+  }
+  if (ranks.size() > 1 && job.nccl) {
+    for (const auto& [host, found] : owners([](const RankFacts& rank) { return rank.is_mig; })) {
+      problems.push_back(
+          fmt::format("{}: {} is an instance of a partitioned GPU (MIG, CUDA_VISIBLE_DEVICES is {}), and NCCL cannot "
+                      "join instances. Use whole GPUs (nvidia-smi -mig 0), or give --distributed-backend staged",
+                      place_text(found), found.front()->name, found.front()->visible_devices));
+    }
+  }
+}
+
+void check_memory(const Ranks& ranks, const DeviceJob& job, std::vector<std::string>& problems) {
+  for (const auto& [key, sharing] :
+       group_by(ranks, [](const RankFacts& rank) { return std::tuple(rank.host, rank.host_id, rank.uuid); })) {
+    int64_t needed = 0;
+    for (const RankFacts* rank : sharing) {
+      needed += rank->needed_bytes + job.reserve_bytes;
+    }
+    const RankFacts& first = *sharing.front();
+    if (first.needed_bytes == 0 || first.free_bytes < 0 || needed <= first.free_bytes) {
+      continue;
+    }
+    const int64_t used = first.memory_bytes - first.free_bytes;
+    problems.push_back(fmt::format(
+        "{}: {} are free on the GPU {}, and {} are needed (the plan and {} a rank for CUDA, NCCL and cuBLAS). {} of "
+        "its "
+        "{} are in use: nvidia-smi shows by whom. Use more ranks, a smaller --micro-batch-size or a smaller model",
+        place_text(sharing), bytes_text(first.free_bytes), first.uuid, bytes_text(needed),
+        bytes_text(job.reserve_bytes), bytes_text(used), bytes_text(first.memory_bytes)));
+  }
 }
 
 void check_duplicates(const Ranks& ranks, std::vector<std::string>& problems) {
@@ -101,7 +166,7 @@ void check_duplicates(const Ranks& ranks, std::vector<std::string>& problems) {
     }
     problems.push_back(
         fmt::format("{}: these ranks use the same GPU {} at PCI {}: {}. NCCL needs a GPU for each rank: "
-                    "start fewer ranks on this host or show each rank another GPU",
+                    "start fewer ranks on this host, show each rank another GPU, or give --distributed-backend staged",
                     place_text(sharing), first.uuid, first.pci_id, mapping));
   }
 }
@@ -153,48 +218,6 @@ void check_architectures(const Ranks& ranks, std::vector<std::string>& problems)
   }
 }
 
-// Which GPU a launcher shows a rank differs by intent; the others below name network devices, which hosts name alike
-// only by luck, so they are compared within a host.
-const std::set<std::string, std::less<>> kOwnOfEachRank = {"CUDA_VISIBLE_DEVICES"};
-const std::set<std::string, std::less<>> kOwnOfEachHost = {"NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_TOPO_FILE",
-                                                           "UCX_NET_DEVICES"};
-
-void compare_variable(const std::string& variable, const Ranks& ranks, std::vector<std::string>& problems) {
-  const auto values = group_by(ranks, [&](const RankFacts& rank) {
-    const auto found = rank.environment.find(variable);
-    return found == rank.environment.end() ? std::string("unset") : fmt::format("'{}'", found->second);
-  });
-  if (values.size() < 2) {
-    return;
-  }
-  std::string text;
-  for (const auto& [value, owners] : values) {
-    text += fmt::format("{}{} on {}", text.empty() ? "" : ", ", value, rank_text(owners));
-  }
-  problems.push_back(
-      fmt::format("the environment differs between ranks: {} is {}. mpirun hands variables to other hosts "
-                  "only when told: add -x {}, or unset it everywhere",
-                  variable, text, variable));
-}
-
-void check_environment(const Ranks& ranks, std::vector<std::string>& problems) {
-  std::set<std::string> variables;
-  for (const RankFacts* rank : ranks) {
-    for (const auto& [variable, value] : rank->environment) {
-      variables.insert(variable);
-    }
-  }
-  for (const std::string& variable : variables) {
-    if (kOwnOfEachHost.contains(variable)) {
-      for (const auto& [host, owners] : group_by(ranks, [](const RankFacts& rank) { return rank.host_id; })) {
-        compare_variable(variable, owners, problems);
-      }
-    } else if (!kOwnOfEachRank.contains(variable)) {
-      compare_variable(variable, ranks, problems);
-    }
-  }
-}
-
 Ranks with_gpu(std::span<const RankFacts> ranks) {
   Ranks found;
   for (const RankFacts& rank : ranks) {
@@ -205,10 +228,8 @@ Ranks with_gpu(std::span<const RankFacts> ranks) {
   return found;
 }
 
-}  // namespace
-
-std::vector<std::string> check_device_facts(std::span<const RankFacts> ranks) {
-  std::vector<std::string> problems;
+// What both of the public rules begin with: the ranks whose GPUs can be looked at, and why the others' cannot.
+Ranks usable_gpus(std::span<const RankFacts> ranks, std::vector<std::string>& problems) {
   Ranks all;
   Ranks without_cuda;
   for (const RankFacts& rank : ranks) {
@@ -221,29 +242,55 @@ std::vector<std::string> check_device_facts(std::span<const RankFacts> ranks) {
                     place_text(without_cuda)));
   }
   Ranks usable;
-  for (const auto& [host, on_host] :
-       group_by(all, [](const RankFacts& rank) { return std::pair(rank.host, rank.host_id); })) {
+  for (const auto& [host, on_host] : group_by(all, host_key)) {
     if (check_host(on_host, problems)) {
       std::copy_if(on_host.begin(), on_host.end(), std::back_inserter(usable),
                    [](const RankFacts* rank) { return rank->device_index >= 0; });
     }
   }
-  check_duplicates(usable, problems);
   check_architectures(usable, problems);
-  check_environment(all, problems);
+  return usable;
+}
+
+}  // namespace
+
+std::vector<std::string> missing_gpus(std::span<const RankFacts> ranks, const DeviceJob&) {
+  std::vector<std::string> problems;
+  usable_gpus(ranks, problems);
   return problems;
 }
 
-std::vector<std::string> warn_device_facts(std::span<const RankFacts> ranks) {
-  const auto kinds = group_by(with_gpu(ranks), gpu_text);
-  if (kinds.size() < 2) {
-    return {};
+std::vector<std::string> check_device_facts(std::span<const RankFacts> ranks, const DeviceJob& job) {
+  std::vector<std::string> problems;
+  const Ranks usable = usable_gpus(ranks, problems);
+  if (job.nccl) {
+    check_duplicates(usable, problems);
   }
-  std::string table;
-  for (const auto& [gpu, owners] : kinds) {
-    table += fmt::format("\n  {}: {}", rank_text(owners), gpu);
+  check_modes(usable, job, problems);
+  check_memory(usable, job, problems);
+  Ranks with_cuda;
+  for (const RankFacts& rank : ranks) {
+    if (rank.runtime_version != 0) {
+      with_cuda.push_back(&rank);
+    }
   }
-  return {"the ranks have different GPUs; the slowest sets the pace and the smallest the memory:" + table};
+  check_host_facts(with_cuda, job, problems);
+  return problems;
+}
+
+std::vector<std::string> warn_device_facts(std::span<const RankFacts> ranks, const DeviceJob& job) {
+  std::vector<std::string> warnings;
+  const Ranks found = with_gpu(ranks);
+  const auto kinds = group_by(found, gpu_text);
+  if (kinds.size() > 1) {
+    std::string table;
+    for (const auto& [gpu, owners] : kinds) {
+      table += fmt::format("\n  {}: {}", rank_text(owners), gpu);
+    }
+    warnings.push_back("the ranks have different GPUs; the slowest sets the pace and the smallest the memory:" + table);
+  }
+  warn_host_facts(found, job, warnings);
+  return warnings;
 }
 
 }  // namespace ashlar

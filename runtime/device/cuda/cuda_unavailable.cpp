@@ -16,6 +16,6 @@ std::unique_ptr<Device> make_cuda_device(int index) {
                           index));
 }
 
-void gather_cuda_facts(RankFacts&, const RankPlace&) {}
+void gather_cuda_facts(RankFacts&, const RankPlace&, const DeviceJob&) {}
 
 }  // namespace ashlar

@@ -71,14 +71,31 @@ std::vector<int> read_local_cpus(const std::string& pci_id, const std::string& s
   return parse_cpu_list(first_line(fmt::format("{}/bus/pci/devices/{}/local_cpulist", sysfs, pci_id)));
 }
 
-int choose_cuda_device(const RankPlace& place, int num_visible) {
+std::string cpu_list_text(const std::vector<int>& cpus) {
+  std::string text;
+  for (size_t first = 0; first < cpus.size();) {
+    size_t last = first;
+    while (last + 1 < cpus.size() && cpus[last + 1] == cpus[last] + 1) {
+      ++last;
+    }
+    text += text.empty() ? "" : ",";
+    text += first == last ? fmt::format("{}", cpus[first]) : fmt::format("{}-{}", cpus[first], cpus[last]);
+    first = last + 1;
+  }
+  return text;
+}
+
+int choose_cuda_device(const RankPlace& place, int num_visible, bool share) {
   if (place.host_rank < num_visible && place.num_host_ranks <= num_visible) {
     return place.host_rank;
+  }
+  if (share && num_visible > 0) {
+    return place.host_rank % num_visible;
   }
   return num_visible == 1 ? 0 : -1;
 }
 
-RankFacts gather_rank_facts(const RankPlace& place, std::vector<std::string> built_for) {
+RankFacts gather_rank_facts(const RankPlace& place, std::vector<std::string> built_for, const DeviceJob& job) {
   RankFacts facts;
   facts.world_rank = place.world_rank;
   facts.host_rank = place.host_rank;
@@ -88,7 +105,8 @@ RankFacts gather_rank_facts(const RankPlace& place, std::vector<std::string> bui
   facts.visible_devices = visible == nullptr ? "unset" : fmt::format("'{}'", visible);
   facts.environment = gpu_environment();
   facts.built_for = std::move(built_for);
-  gather_cuda_facts(facts, place);
+  gather_host_facts(facts);
+  gather_cuda_facts(facts, place, job);
   return facts;
 }
 

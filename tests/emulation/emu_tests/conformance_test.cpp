@@ -7,10 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <cstring>
 #include <random>
+#include <vector>
 
-#include "tests/emulation/emu/emulator.h"
+#include "tests/emulation/kernels/test_device.h"
 
 namespace ashlar::emu {
 namespace {
@@ -46,17 +46,25 @@ Position cute_d(int lane, int i) {
   return {index % 16, index / 16};
 }
 
+// Device memory with its image on the host.
 template <typename T>
 class DeviceArray {
  public:
-  explicit DeviceArray(size_t count) : data_(static_cast<T*>(allocate(count * sizeof(T)))) {}
-  ~DeviceArray() { release(data_); }
+  explicit DeviceArray(size_t count)
+      : host(count), device_(static_cast<T*>(test_device::allocate(count * sizeof(T)))) {}
+  ~DeviceArray() { test_device::release(device_); }
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
-  T* get() const { return data_; }
+  T* upload() {
+    test_device::write(device_, host.data(), host.size() * sizeof(T));
+    return device_;
+  }
+  void download() { test_device::read(host.data(), device_, host.size() * sizeof(T)); }
+
+  std::vector<T> host;
 
  private:
-  T* data_;
+  T* device_;
 };
 
 uint32_t bits_of(float exact, bool is_bf16) {
@@ -64,12 +72,13 @@ uint32_t bits_of(float exact, bool is_bf16) {
 }
 
 void expect_product(bool is_bf16, FragmentLayout layout_a, FragmentLayout layout_b, FragmentLayout layout_d) {
-  take_reports();
+  test_device::begin_run(0);
   std::mt19937 random(1);
   const auto small_integer = [&] { return static_cast<float>(static_cast<int>(random() % 17) - 8); };  // exact in both
   float a[16][16], b[16][8], expected[16][8];
-  const DeviceArray<MmaFragments> fragments(1);
-  std::memset(fragments.get(), 0, sizeof(MmaFragments));
+  DeviceArray<MmaFragments> fragments(1);
+  MmaFragments& host = fragments.host[0];
+  host = {};
   for (auto& row : a) {
     for (float& value : row) value = small_integer();
   }
@@ -79,13 +88,13 @@ void expect_product(bool is_bf16, FragmentLayout layout_a, FragmentLayout layout
   for (int lane = 0; lane < 32; ++lane) {
     for (int i = 0; i < 8; ++i) {
       const Position at = layout_a(lane, i);
-      fragments.get()->a[lane][i / 2] |= bits_of(a[at.row][at.column], is_bf16) << i % 2 * 16;
+      host.a[lane][i / 2] |= bits_of(a[at.row][at.column], is_bf16) << i % 2 * 16;
     }
     for (int i = 0; i < 4; ++i) {
       const Position at = layout_b(lane, i);
-      fragments.get()->b[lane][i / 2] |= bits_of(b[at.row][at.column], is_bf16) << i % 2 * 16;
+      host.b[lane][i / 2] |= bits_of(b[at.row][at.column], is_bf16) << i % 2 * 16;
       const Position out = layout_d(lane, i);
-      fragments.get()->d[lane][i] = static_cast<float>(out.row * 8 + out.column);  // C
+      host.d[lane][i] = static_cast<float>(out.row * 8 + out.column);  // C
     }
   }
   for (int row = 0; row < 16; ++row) {
@@ -94,14 +103,15 @@ void expect_product(bool is_bf16, FragmentLayout layout_a, FragmentLayout layout
       for (int k = 0; k < 16; ++k) expected[row][column] += a[row][k] * b[k][column];
     }
   }
-  run_mma(fragments.get(), is_bf16);
+  run_mma(fragments.upload(), is_bf16);
+  fragments.download();
   for (int lane = 0; lane < 32; ++lane) {
     for (int i = 0; i < 4; ++i) {
       const Position at = layout_d(lane, i);
-      EXPECT_EQ(fragments.get()->d[lane][i], expected[at.row][at.column]) << "lane " << lane << " element " << i;
+      EXPECT_EQ(host.d[lane][i], expected[at.row][at.column]) << "lane " << lane << " element " << i;
     }
   }
-  EXPECT_TRUE(take_reports().empty());
+  EXPECT_TRUE(test_device::end_runs().empty());
 }
 
 TEST(Conformance, MmaM16N8K16HasTheFragmentsOfThePtxIsa) {
@@ -118,18 +128,19 @@ TEST(Conformance, MmaM16N8K16HasTheFragmentsOfCute) {
 // PTX ISA: lane l gets, of matrix i, row l / 4 and columns 2 (l % 4) and the next; transposed, the same of the columns.
 // CuTe: bit positions in the 4 matrices of 64 halves of 16 bits.
 TEST(Conformance, LdmatrixDealsOutTheRowsAsPublished) {
-  take_reports();
-  const DeviceArray<uint16_t> halves(256);
-  const DeviceArray<uint32_t> out(128);
+  test_device::begin_run(0);
+  DeviceArray<uint16_t> halves(256);
+  DeviceArray<uint32_t> out(128);
   for (int i = 0; i < 256; ++i) {
-    halves.get()[i] = static_cast<uint16_t>(i);
+    halves.host[static_cast<size_t>(i)] = static_cast<uint16_t>(i);
   }
   for (const bool transpose : {false, true}) {
-    run_ldmatrix(out.get(), halves.get(), transpose);
+    run_ldmatrix(out.upload(), halves.upload(), transpose);
+    out.download();
     for (int lane = 0; lane < 32; ++lane) {
       for (int i = 0; i < 4; ++i) {
         for (int half = 0; half < 2; ++half) {
-          const int got = static_cast<int>(out.get()[lane * 4 + i] >> half * 16 & 0xFFFF);
+          const int got = static_cast<int>(out.host[static_cast<size_t>(lane * 4 + i)] >> half * 16 & 0xFFFF);
           const int row = lane / 4;
           const int column = lane % 4 * 2 + half;
           EXPECT_EQ(got, i * 64 + (transpose ? column * 8 + row : row * 8 + column)) << "PTX, lane " << lane;
@@ -140,7 +151,7 @@ TEST(Conformance, LdmatrixDealsOutTheRowsAsPublished) {
       }
     }
   }
-  EXPECT_TRUE(take_reports().empty());
+  EXPECT_TRUE(test_device::end_runs().empty());
 }
 
 }  // namespace

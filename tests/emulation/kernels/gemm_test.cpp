@@ -239,16 +239,6 @@ TYPED_TEST(CudaGemm, TheResidualMayBeTheOutput) {
   EXPECT_TRUE(same_bits(c.values(), expected));
 }
 
-// Rows that ldmatrix reads at once lie in different banks.
-TYPED_TEST(CudaGemm, SharedMemoryIsReadWithoutBankConflicts) {
-  for (const Product& p :
-       {Product{false, true, 128, 128, 64}, Product{false, false, 128, 128, 64}, Product{true, false, 128, 128, 64}}) {
-    run(Operands<TypeParam>(p), {});
-    EXPECT_GT(emu::last_statistics().ldmatrix_phases, 0u);
-    EXPECT_EQ(emu::last_statistics().ldmatrix_conflicts, 0u) << p.name();
-  }
-}
-
 TEST(CudaGemmPlan, SplitsDependOnTheShapeAlone) {
   const auto splits = [](int64_t m, int64_t n, int64_t k) {
     MatmulCall call;

@@ -15,6 +15,7 @@ struct Case {
   bool residual;
   size_t shift = 0;
   double offset = 0;
+  size_t scratch_shift = 0;
 };
 
 template <typename T>
@@ -40,7 +41,7 @@ void compare_elements(const Case& c) {
     const OnDevice<float> device_dgamma(gamma.size()), device_dbeta(gamma.size());
     const OnDevice<T> device_dx(dresidual);  // in place over the residual's gradient
     const size_t scratch_bytes = cuda::layernorm_backward_scratch_bytes(c.rows, c.columns);
-    const OnDevice<float> scratch(scratch_bytes / sizeof(float));
+    const OnDevice<float> scratch(scratch_bytes / sizeof(float), c.scratch_shift);
     const Element element = element_of<T>();
     cuda::layernorm_forward(element, device_y.get(), device_mean.get(), device_rstd.get(), device_x.get(),
                             device_gamma.get(), device_beta.get(), c.rows, c.columns, kEpsilon, nullptr);
@@ -93,6 +94,7 @@ TEST(CudaLayerNorm, TakesRowsUpToItsLimitAndSaysSoBeyond) {
 TEST(CudaLayerNorm, TakesUnalignedRows) {
   compare_with_cpu({5, 384, true, 1});
   compare_with_cpu({2, 1032, false, 1});
+  compare_elements<BFloat16>({2, 264, false, 0, 0, 1});
 }
 
 TEST(CudaLayerNorm, WalksOverMoreRowsThanItHasBlocks) {

@@ -14,7 +14,7 @@
 #include "kernels/cpu/element.h"
 #include "kernels/plain_types.h"
 #include "runtime/base/dtype.h"
-#include "tests/emulation/emu/emulator.h"
+#include "tests/emulation/kernels/test_device.h"
 #include "tests/kernels/pointwise_support.h"
 
 namespace ashlar::kernels {
@@ -23,18 +23,21 @@ namespace ashlar::kernels {
 template <typename T>
 class OnDevice {
  public:
-  explicit OnDevice(const std::vector<T>& values, size_t shift = 0)
-      : size_(values.size()), shift_(shift), memory_(static_cast<T*>(emu::allocate((size_ + shift) * sizeof(T)))) {
-    std::copy(values.begin(), values.end(), get());
+  explicit OnDevice(const std::vector<T>& values, size_t shift = 0) : OnDevice(values.size(), shift) {
+    test_device::write(get(), values.data(), size_ * sizeof(T));
   }
   explicit OnDevice(size_t size, size_t shift = 0)  // NaN
-      : size_(size), shift_(shift), memory_(static_cast<T*>(emu::allocate((size + shift) * sizeof(T)))) {}
-  ~OnDevice() { emu::release(memory_); }
+      : size_(size), shift_(shift), memory_(static_cast<T*>(test_device::allocate((size + shift) * sizeof(T)))) {}
+  ~OnDevice() { test_device::release(memory_); }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
 
   T* get() const { return memory_ + shift_; }
-  std::vector<T> values() const { return std::vector<T>(get(), get() + size_); }
+  std::vector<T> values() const {
+    std::vector<T> read(size_);
+    test_device::read(read.data(), get(), size_ * sizeof(T));
+    return read;
+  }
 
  private:
   size_t size_, shift_;
@@ -100,29 +103,25 @@ constexpr Element element_of() {
   return std::is_same_v<T, float> ? Element::kF32 : std::is_same_v<T, BFloat16> ? Element::kBf16 : Element::kF16;
 }
 
-// Calls run() in ascending order of threads and under two random orders. It returns all outputs, an array or tuple of
-// vectors. Their bits must be the same each time, and the emulator must have nothing to say.
+// Calls run() under several orders of threads (on a GPU, twice). It returns all outputs, an array or tuple of vectors.
+// Their bits must be the same each time, and the emulator must have nothing to say.
 template <typename Run>
 auto under_every_order(const std::string& what, Run run) {
-  emu::options() = emu::Options{};
-  emu::take_reports();
-  emu::options().random_order = false;
+  test_device::begin_run(0);
   const auto outputs = run();
-  emu::options().random_order = true;
-  for (const uint64_t seed : {11, 12}) {
-    emu::options().seed = seed;
+  for (int number = 1; number < test_device::num_runs(); ++number) {
+    test_device::begin_run(number);
     const auto again = run();
     const auto compare = [&](const auto& one, const auto& other, size_t i) {
-      EXPECT_TRUE(same_bits(one, other)) << what << " output " << i << " differs between orders of threads";
+      EXPECT_TRUE(same_bits(one, other)) << what << " output " << i << " differs between runs";
     };
     [&]<size_t... kOutput>(std::index_sequence<kOutput...>) {
       (compare(std::get<kOutput>(outputs), std::get<kOutput>(again), kOutput), ...);
     }
     (std::make_index_sequence<std::tuple_size_v<decltype(run())>>());
   }
-  emu::options() = emu::Options{};
-  for (const emu::Report& report : emu::take_reports()) {
-    ADD_FAILURE() << what << ": " << emu::describe(report);
+  for (const std::string& fault : test_device::end_runs()) {
+    ADD_FAILURE() << what << ": " << fault;
   }
   return outputs;
 }

@@ -15,6 +15,8 @@ struct ContractCase {
 
 // fp32 elements in one member's buffer: decides which sizes take several chunks. Set before the ranks start.
 extern int64_t contract_buffer_elements;
+// NCCL's maximum passes over NaN. Set before the ranks start.
+extern bool contract_max_keeps_nan;
 
 std::vector<ContractCase> collective_cases();
 std::vector<ContractCase> exchange_cases();

@@ -1,5 +1,6 @@
 // Every contract case on thread ranks (1, 2, 3, 4 and 8, both carriers, inline and queued streams, and over the staged
-// communicator, on GPUs where there are any: those of the emulated build); under mpirun, on the processes of the job.
+// communicator and NCCL, on GPUs where there are any: those of the emulated build); under mpirun, on the processes of
+// the job.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -36,8 +37,10 @@ std::vector<ContractCase> all_cases() {
 
 void register_on_threads(int num_ranks, const std::string& suffix, const ThreadRankOptions& options) {
   for (const ContractCase& one : all_cases()) {
-    register_case("Threads" + std::to_string(num_ranks) + suffix, one.name,
-                  [=] { run_ranks(num_ranks, one.body, options); });
+    register_case("Threads" + std::to_string(num_ranks) + suffix, one.name, [=] {
+      contract_max_keeps_nan = options.device.backend != DeviceBackend::kNccl;
+      run_ranks(num_ranks, one.body, options);
+    });
   }
 }
 
@@ -87,6 +90,9 @@ int main(int argc, char** argv) {
       ashlar::DeviceRequest shared = own;
       shared.gpu_index = 0;
       on_device(num_ranks, "Staged", own);
+      if (num_ranks <= ashlar::num_cuda_devices()) {
+        on_device(num_ranks, "Nccl", {.kind = ashlar::DeviceKind::kCuda, .backend = ashlar::DeviceBackend::kNccl});
+      }
       on_device(num_ranks, "StagedOneGpu", shared);
     }
   }

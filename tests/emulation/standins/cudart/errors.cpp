@@ -215,6 +215,24 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
   return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  const Lock lock(state().mutex);
+  if (!is_device(device) || attribute != cudaDevAttrComputeMode) {
+    return refuse(cudaErrorInvalidValue, "cudaDeviceGetAttribute: no such device, or an attribute nobody asks for");
+  }
+  *value = state().config.devices[static_cast<size_t>(device)].compute_mode;
+  return finish(device, cudaSuccess);
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* reached, int device, int peer) {
+  const Lock lock(state().mutex);
+  if (!is_device(device) || !is_device(peer) || device == peer) {
+    return refuse(cudaErrorInvalidDevice, "cudaDeviceCanAccessPeer: two different devices are needed");
+  }
+  *reached = 1;
+  return finish(device, cudaSuccess);
+}
+
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   const Lock lock(state().mutex);
   const auto device = static_cast<size_t>(thread_device);

@@ -17,6 +17,7 @@ struct DeviceSpec {
   size_t memory_bytes = size_t{256} << 20;  // cudaMalloc fails beyond
   int compute_major = 8;
   int compute_minor = 0;
+  int compute_mode = cudaComputeModeDefault;
 };
 
 // When the work of a stream runs. A program must be right with all of them.

@@ -1,5 +1,3 @@
-#include "runtime/device/cuda/facts.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,6 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/device/cuda/cuda_device.h"
+#include "tests/runtime/device/cuda/healthy_job.h"
 
 namespace ashlar {
 namespace {
@@ -19,39 +18,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-
-// A healthy job: `num_hosts` hosts of two A100, one rank a GPU.
-std::vector<RankFacts> healthy(int num_hosts = 2) {
-  std::vector<RankFacts> ranks;
-  for (int rank = 0; rank < 2 * num_hosts; ++rank) {
-    RankFacts facts;
-    facts.world_rank = rank;
-    facts.host_rank = rank % 2;
-    facts.host = fmt::format("node{}", rank / 2);
-    facts.host_id = fmt::format("boot-{}", rank / 2);
-    facts.runtime_version = 13000;
-    facts.driver_version = 13000;
-    facts.num_visible = 2;
-    facts.visible_devices = "unset";
-    facts.environment = {{"NCCL_ALGO", "Ring"}, {"OMP_NUM_THREADS", "4"}};
-    facts.built_for = {"sm_80", "sm_90a", "compute_80"};
-    facts.device_index = rank % 2;
-    facts.name = "NVIDIA A100-SXM4-80GB";
-    facts.uuid = fmt::format("GPU-0000000{}", rank);
-    facts.pci_id = fmt::format("0000:{}b:00.0", rank % 2 + 1);
-    facts.memory_bytes = int64_t{80} << 30;
-    facts.compute_major = 8;
-    facts.compute_minor = 0;
-    ranks.push_back(facts);
-  }
-  return ranks;
-}
-
-void take_gpu(RankFacts& rank) {
-  rank.device_index = -1;
-  rank.name = rank.uuid = rank.pci_id = "";
-  rank.memory_bytes = rank.compute_major = rank.compute_minor = 0;
-}
 
 TEST(CheckDeviceFacts, AHealthyJobHasNoProblem) {
   EXPECT_THAT(check_device_facts(healthy()), IsEmpty());
@@ -207,7 +173,7 @@ TEST(CheckDeviceFacts, EachCauseHasItsOwnMessage) {
   ranks[4].compute_major = 6;
   ranks[5].environment["OMP_NUM_THREADS"] = "8";
   EXPECT_THAT(check_device_facts(ranks),
-              ElementsAre(HasSubstr("no NVIDIA driver"), HasSubstr("use the same GPU"), HasSubstr("was built for"),
+              ElementsAre(HasSubstr("no NVIDIA driver"), HasSubstr("was built for"), HasSubstr("use the same GPU"),
                           HasSubstr("OMP_NUM_THREADS is '4' on ranks 0-4, '8' on rank 5")));
 }
 
@@ -228,6 +194,9 @@ TEST(ChooseCudaDevice, ByTheNumberOnTheHost) {
   EXPECT_EQ(choose_cuda_device({.world_rank = 0, .host_rank = 0, .num_host_ranks = 8}, 4), -1);  // all are told
   EXPECT_EQ(choose_cuda_device({.world_rank = 7, .host_rank = 7, .num_host_ranks = 8}, 4), -1);
   EXPECT_EQ(choose_cuda_device({}, 0), -1);
+  // Ranks that may share take the GPUs in turn.
+  EXPECT_EQ(choose_cuda_device({.world_rank = 7, .host_rank = 5, .num_host_ranks = 8}, 2, true), 1);
+  EXPECT_EQ(choose_cuda_device({.world_rank = 7, .host_rank = 5, .num_host_ranks = 8}, 0, true), -1);
 }
 
 TEST(LocalCpus, AreReadAsTheKernelWritesThem) {
@@ -263,7 +232,9 @@ TEST(GatherRankFacts, TellsOfThisProcess) {
   EXPECT_EQ(facts.environment.at("NCCL_ASHLAR_TEST"), "a=b");
   EXPECT_EQ(facts.built_for, std::vector<std::string>{"sm_80"});
   EXPECT_EQ(facts.device_index, -1);
-  EXPECT_THAT(check_device_facts(std::vector{facts}), testing::SizeIs(1));
+  EXPECT_THAT(check_device_facts(std::vector{facts}, {.nccl = false}), testing::SizeIs(1));
+  EXPECT_FALSE(facts.build.empty());
+  EXPECT_FALSE(facts.cpus.empty());
 }
 
 TEST(CudaDevice, OneThatIsNotThereIsRefused) {

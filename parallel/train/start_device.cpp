@@ -1,0 +1,148 @@
+#include "parallel/train/start_device.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "kernels/prepare.h"
+#include "parallel/train/training.h"
+#include "runtime/base/threads.h"
+#include "runtime/comm/nccl/nccl_world.h"
+#include "runtime/device/cuda/facts.h"
+
+namespace ashlar {
+namespace {
+
+// "sm_80 sm_90a compute_80" as it stands in cmake/ashlar_vendor.cmake.
+std::vector<std::string> built_for() {
+  const std::string list = ASHLAR_CUDA_ARCHITECTURES;
+  std::vector<std::string> names;
+  for (size_t start = 0; start < list.size();) {
+    const size_t end = std::min(list.find(' ', start), list.size());
+    names.push_back(list.substr(start, end - start));
+    start = end + 1;
+  }
+  return names;
+}
+
+std::vector<RankFacts> gather_facts(RankContext& rank, const TrainOptions& options, const DeviceJob& job) {
+  std::vector<std::string> texts;
+  RankFacts mine;
+  agree(rank.world, [&] {  // CUDA may fail here too
+    mine = gather_rank_facts({.world_rank = rank.world.rank(),
+                              .host_rank = rank.place.host_rank,
+                              .num_host_ranks = rank.place.num_host_ranks},
+                             built_for(), job);
+    mine.needed_bytes = planned_device_bytes(options, rank.world.rank());
+    mine.nccl_header = nccl_header_version();
+    mine.nccl_library = nccl_version();
+  });
+  texts = all_gather_text(rank.world, to_text(mine));
+  std::vector<RankFacts> all;
+  agree(rank.world, [&] { std::ranges::transform(texts, std::back_inserter(all), rank_facts_of); });
+  return all;
+}
+
+[[noreturn]] void refuse(const std::vector<std::string>& problems) {
+  throw AgreedError(ErrorCode::kUsage,
+                    fmt::format("the ranks cannot start on GPUs:\n  {}", fmt::join(problems, "\n  ")));
+}
+
+// "no NVIDIA driver loaded" of a message that goes on with advice.
+std::string reason_of(const std::string& problem) {
+  return problem.substr(0, std::min(problem.find("; "), problem.find(". ")));
+}
+
+DeviceRequest use_cpu(RankContext& rank, const std::string& why) {
+  if (rank.world.rank() == 0) {
+    rank.log.info("device: CPU, {}", why);
+  }
+  return {};
+}
+
+// The job on its GPUs in one line; more lines where GPUs differ come from the warnings.
+std::string chosen_text(const std::vector<RankFacts>& ranks, const std::string& backend) {
+  std::vector<std::string> hosts;
+  for (const RankFacts& rank : ranks) {
+    if (std::ranges::count(hosts, rank.host) == 0) {
+      hosts.push_back(rank.host);
+    }
+  }
+  return fmt::format("device: CUDA, {} rank{} on {} ({}), {} for traffic", ranks.size(), ranks.size() == 1 ? "" : "s",
+                     ranks.front().name, fmt::join(hosts, ", "), backend);
+}
+
+void bind(RankContext& rank, const std::vector<RankFacts>& ranks) {
+  const RankFacts& mine = ranks[static_cast<size_t>(rank.world.rank())];
+  const std::vector<int> cores = cores_for(ranks, rank.world.rank());
+  if (cores.empty()) {
+    if (!mine.local_cpus.empty()) {
+      rank.log.warning(
+          "the launcher bound this rank to the cores {}, and its GPU {} is beside {}: start with mpirun --bind-to none "
+          "or srun --cpu-bind=none, and each rank takes cores beside its GPU",
+          cpu_list_text(mine.cpus), mine.pci_id, cpu_list_text(mine.local_cpus));
+    }
+    return;
+  }
+  run_on_cores(cores);
+  const int threads = use_threads(std::max(1, static_cast<int>(cores.size())));
+  rank.log.info("GPU {} at PCI {}, cores {}, {} thread{}", mine.device_index, mine.pci_id, cpu_list_text(cores),
+                threads, threads == 1 ? "" : "s");
+}
+
+}  // namespace
+
+int64_t planned_device_bytes(const TrainOptions& options, int world_rank) {
+  const GridShape shape = grid_shape(options);
+  const GridCoordinate coordinate = coordinate_of(shape, rank_order(options), world_rank);
+  const GptConfig config = gpt_config(options, options.bf16 ? DType::kBF16 : DType::kF32);
+  const auto stage =
+      make_stage(config,
+                 split_layers(options.num_layers, options.pipeline_model_parallel_size,
+                              options.decoder_first_pipeline_num_layers, options.decoder_last_pipeline_num_layers),
+                 coordinate.pipeline, coordinate.tensor, shape.tensor);
+  // fp32: value (or master), gradient and two moments; and the 16-bit copy that the kernels read.
+  const int64_t bytes_of_element = 4 + 4 + (options.optimizer == "adam" ? 8 : 0) + (options.bf16 ? 2 : 0);
+  int64_t elements = 0;
+  for (const Parameter* parameter : stage->parameters()) {
+    elements += parameter->tied_copy && shape.pipeline == 1 ? 0 : parameter->shard.local().num_elements();
+  }
+  const BatchShape batch{options.micro_batch_size, options.seq_length};
+  const int64_t in_flight = options.pipeline_schedule == "gpipe"
+                                ? options.num_microbatches
+                                : std::min<int64_t>(shape.pipeline - coordinate.pipeline, options.num_microbatches);
+  return elements * bytes_of_element + in_flight * static_cast<int64_t>(stage->saved_bytes(batch)) +
+         static_cast<int64_t>(stage->workspace_bytes(batch) + kernels::kernel_workspace_bytes(DeviceKind::kCuda));
+}
+
+DeviceRequest start_device(RankContext& rank, const TrainOptions& options) {
+  const std::string backend = options.distributed_backend.empty() ? "nccl" : options.distributed_backend;
+  const bool is_open = options.device == "auto" && options.distributed_backend.empty();  // the CPU will do
+  if (options.device == "cpu") {
+    return use_cpu(rank, "as --device cpu asks");
+  }
+  if (backend == "mpi") {
+    return use_cpu(rank, "because --distributed-backend mpi carries its memory only");
+  }
+  const DeviceJob job{.nccl = backend == "nccl"};
+  const std::vector<RankFacts> ranks = gather_facts(rank, options, job);
+  if (const std::vector<std::string> missing = missing_gpus(ranks, job); is_open && !missing.empty()) {
+    return use_cpu(rank, fmt::format("because for --device auto {}", reason_of(missing.front())));
+  }
+  if (const std::vector<std::string> problems = check_device_facts(ranks, job); !problems.empty()) {
+    refuse(problems);
+  }
+  if (rank.world.rank() == 0) {
+    rank.log.info("{}", chosen_text(ranks, backend));
+    for (const std::string& warning : warn_device_facts(ranks, job)) {
+      rank.log.warning("{}", warning);
+    }
+  }
+  bind(rank, ranks);
+  return {.kind = DeviceKind::kCuda,
+          .backend = job.nccl ? DeviceBackend::kNccl : DeviceBackend::kStaged,
+          .gpu_index = ranks[static_cast<size_t>(rank.world.rank())].device_index,
+          .init_timeout_seconds = options.distributed_timeout_seconds};
+}
+
+}  // namespace ashlar
