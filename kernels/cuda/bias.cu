@@ -80,6 +80,7 @@ void bias_backward(Element element, float* db, const void* dy, int64_t rows, int
   if (columns == 0) {
     return;
   }
+  check_scratch("bias_backward", scratch.bytes, bias_backward_scratch_bytes(rows, columns));
   auto* partials = static_cast<float*>(scratch.data);
   const int64_t groups = num_groups(rows, columns);
   with_element(element, [&](auto zero) {

@@ -10,7 +10,7 @@
 
 namespace ashlar::kernels::cuda {
 
-// Bytes of scratch that bias_backward needs: partial sums. Pure.
+// Bytes of scratch that bias_backward needs: partial sums, about 1 MiB. Pure.
 size_t bias_backward_scratch_bytes(int64_t rows, int64_t columns);
 
 // The order of the sum depends on rows and columns alone, neither on the GPU nor on the element.

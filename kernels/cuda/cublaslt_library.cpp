@@ -6,24 +6,29 @@
 
 #include "runtime/base/error.h"
 
+#define ASHLAR_TEXT(number) ASHLAR_TEXT_OF(number)
+#define ASHLAR_TEXT_OF(number) #number
+
 namespace ashlar::kernels::cuda {
 namespace {
+
+// One literal, so that scripts/gpu_check.sh can read from a program what it will open.
+constexpr const char* kLibrary = "libcublasLt.so." ASHLAR_TEXT(CUBLAS_VER_MAJOR);
 
 // The loader's own search first (LD_LIBRARY_PATH, the program's run path), then the toolkit of the build. Never closed:
 // the library leaves handlers behind that run at exit.
 void* open_library() {
-  const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
-  if (void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL); library != nullptr) {
+  if (void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL); library != nullptr) {
     return library;
   }
   const char* loader_text = dlerror();
   const std::string why = loader_text == nullptr ? "" : loader_text;
-  const std::string built_with = std::string(ASHLAR_CUDA_LIBRARY_DIR) + "/" + name;
+  const std::string built_with = std::string(ASHLAR_CUDA_LIBRARY_DIR) + "/" + kLibrary;
   void* library = dlopen(built_with.c_str(), RTLD_NOW | RTLD_LOCAL);
   REQUIRE(library != nullptr, ErrorCode::kUsage,
           "--device cuda: cuBLASLt does not load: {}. This program was built with version {}; put the folder of {} on "
           "LD_LIBRARY_PATH (CUDA's lib64, or nvidia/cublas/lib of Python's wheels)",
-          why, CUBLAS_VER_MAJOR, name);
+          why, CUBLAS_VER_MAJOR, kLibrary);
   return library;
 }
 

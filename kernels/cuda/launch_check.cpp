@@ -19,4 +19,8 @@ void check_limit(const char* op, const char* quantity, int64_t value, int64_t li
           flag);
 }
 
+void check_scratch(const char* op, size_t bytes, size_t needed_bytes) {
+  DCHECK(bytes >= needed_bytes, "{}: {} bytes of scratch, {} needed", op, bytes, needed_bytes);
+}
+
 }  // namespace ashlar::kernels::cuda

@@ -21,7 +21,8 @@ void residual_layernorm_forward(Element element, void* y, void* sum, float* mean
                                 const void* b, const void* bias, const void* gamma, const void* beta, int64_t rows,
                                 int64_t columns, double epsilon, StreamHandle stream);
 
-// Bytes of scratch that layernorm_backward needs: partial sums of dgamma and dbeta. Pure.
+// Bytes of scratch that layernorm_backward needs: partial sums of dgamma and dbeta, 24 MiB at
+// most. Pure.
 size_t layernorm_backward_scratch_bytes(int64_t rows, int64_t columns);
 
 // dresidual may be null, or dx. The bits of dgamma and dbeta depend on rows and columns alone, not on the GPU.

@@ -120,6 +120,7 @@ void layernorm_backward(Element element, void* dx, float* dgamma, float* dbeta, 
   if (columns == 0) {
     return;
   }
+  check_scratch("layernorm_backward", scratch.bytes, layernorm_backward_scratch_bytes(rows, columns));
   auto* partials = static_cast<float*>(scratch.data);
   int64_t groups = 0;
   with_element(element, [&](auto zero) {

@@ -25,6 +25,15 @@ std::vector<std::string> built_for() {
   return names;
 }
 
+void take_nccl_facts(RankFacts& facts) {
+  facts.nccl_header = nccl_header_version();
+  try {
+    facts.nccl_library = nccl_version();
+  } catch (const Error& error) {  // a fact like any other: all ranks shall know it
+    facts.nccl_failure = error.what();
+  }
+}
+
 std::vector<RankFacts> gather_facts(RankContext& rank, const TrainOptions& options, const DeviceJob& job) {
   std::vector<std::string> texts;
   RankFacts mine;
@@ -34,8 +43,9 @@ std::vector<RankFacts> gather_facts(RankContext& rank, const TrainOptions& optio
                               .num_host_ranks = rank.place.num_host_ranks},
                              built_for(), job);
     mine.needed_bytes = planned_device_bytes(options, rank.world.rank());
-    mine.nccl_header = nccl_header_version();
-    mine.nccl_library = nccl_version();
+    if (job.nccl && mine.device_index >= 0) {
+      take_nccl_facts(mine);
+    }
   });
   texts = all_gather_text(rank.world, to_text(mine));
   std::vector<RankFacts> all;

@@ -1,8 +1,11 @@
 // gpu_check STEP: one step of what scripts/gpu_check.sh runs on a GPU. A process of its own for each step, because a
 // fault on a GPU ends all work of the process.
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
+#include <map>
+#include <set>
 
 #include "runtime/base/error.h"
 #include "tests/gpu/gpu_timer.h"
@@ -11,28 +14,49 @@
 namespace ashlar {
 namespace {
 
+const std::map<std::string, std::string> kCaseSteps = {{"kernels", "Cuda*"}, {"conformance", "Conformance.*"}};
+const std::map<std::string, void (*)(Bench&, StepReport&)> kBenchSteps = {
+    {"matmul", check_matmul}, {"attention", check_attention}, {"bandwidth", check_bandwidth}};
+const std::map<std::string, void (*)(bool, StepReport&)> kRankSteps = {
+    {"train", check_train}, {"grid", check_grid}, {"nccl", check_nccl}};
+
+std::set<std::string> step_names() {
+  std::set<std::string> names;
+  const auto add = [&](const auto& steps) {
+    for (const auto& [name, step] : steps) {
+      names.insert(name);
+    }
+  };
+  add(kCaseSteps);
+  add(kBenchSteps);
+  add(kRankSteps);
+  return names;
+}
+
 int run(int argc, char** argv) {
-  std::string step, out;
+  testing::InitGoogleTest(&argc, argv);  // takes its own flags away
+  std::string step, name, out, filter;
   bool tiny = !figures_are_real();
   CLI::App app{"One step of the checks on a GPU. Exit code 1: a result is wrong."};
-  app.add_option("step", step, "matmul, attention, bandwidth, grid or nccl")
-      ->required()
-      ->check(CLI::IsMember({"matmul", "attention", "bandwidth", "grid", "nccl"}));
-  app.add_option("--out", out, "a JSON file for what is measured");
+  app.add_option("step", step, "what to check")->required()->check(CLI::IsMember(step_names()));
+  app.add_option("--name", name, "what to call it in the JSON file; the step unless given");
+  app.add_option("--out", out, "a JSON file for what is found");
+  app.add_option("--cases", filter, "kernels, conformance: only these cases, as --gtest_filter names them");
   app.add_flag("--tiny", tiny, "sizes that show nothing but that the calls work; always in an emulated build");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : exit_code(ErrorCode::kUsage);
   }
-  StepReport report(step);
+  StepReport report(name.empty() ? step : name);
   try {
-    if (step == "grid" || step == "nccl") {
-      (step == "grid" ? check_grid : check_nccl)(tiny, report);
-    } else {
+    if (const auto cases = kCaseSteps.find(step); cases != kCaseSteps.end()) {
+      check_cases(filter.empty() ? cases->second : filter, report);
+    } else if (const auto measured = kBenchSteps.find(step); measured != kBenchSteps.end()) {
       Bench bench(tiny);
-      const auto check = step == "matmul" ? check_matmul : step == "attention" ? check_attention : check_bandwidth;
-      check(bench, report);
+      measured->second(bench, report);
+    } else {
+      kRankSteps.at(step)(tiny, report);
     }
   } catch (const Error& error) {
     report.fail(fmt::format("{} ({})", error.what(), error.place_text()));

@@ -15,7 +15,7 @@ namespace ashlar {
 class NcclLane {
  public:
   // So many operations may be under way; before one more the host waits for the oldest.
-  static constexpr uint64_t kMaxOps = 256;
+  static constexpr uint64_t kMaxOps = 128;
 
   // `comm` may be null: a group of one, whose operations are copies. `ended(ticket)` is called by any thread, once for
   // each operation, in order, under NcclRank::lanes_mutex(). A channel has no `record_slot` and opens its own.

@@ -52,15 +52,22 @@ std::shared_ptr<CudaStream> NcclRank::collective_stream() {
 
 void NcclRank::call(const char* name, const std::function<ncclResult_t()>& call, const ncclComm_t& comm,
                     double timeout_seconds, const std::function<std::string(double)>& late) {
-  const std::lock_guard lock(calls_mutex_);
-  check_job_runs(recorder_);
-  ncclResult_t result = call();
+  try {
+    const std::lock_guard lock(calls_mutex_);
+    check_job_runs(recorder_);
+    finish_call(name, call(), comm, timeout_seconds, late);
+  } catch (const Error&) {
+    // NCCL may still put the operation on its stream: not while further out its memory is given back.
+    wait_for_abort();
+    throw;
+  }
+}
+
+void NcclRank::finish_call(const char* name, ncclResult_t result, const ncclComm_t& comm, double timeout_seconds,
+                           const std::function<std::string(double)>& late) {
   const auto start = Clock::now();
   while (result == ncclInProgress) {
-    if (comm != nullptr && nccl_.async_error(comm, &result) != ncclSuccess) {
-      break;
-    }
-    if (result != ncclInProgress) {
+    if (nccl_.async_error(comm, &result) != ncclSuccess || result != ncclInProgress) {
       break;
     }
     check_job_runs(recorder_);
@@ -73,6 +80,13 @@ void NcclRank::call(const char* name, const std::function<ncclResult_t()>& call,
     check_job_runs(recorder_);  // the watchdog saw it first, and has said more
     fail(ErrorCode::kCommunication,
          fmt::format("NCCL failed at {}: {}; {}", name, nccl_.error_text(result), nccl_.last_error(comm)));
+  }
+}
+
+void NcclRank::wait_for_abort() {
+  const auto start = Clock::now();
+  while (board().job_ended() && !aborted_ && seconds_since(start) < 10) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
@@ -103,14 +117,12 @@ void NcclRank::fail(ErrorCode code, const std::string& text) {
 }
 
 void NcclRank::abort_lanes() {
-  if (aborted_.exchange(true)) {
-    return;
-  }
   // Whoever is inside a call leaves it soon, since the job has ended; if NCCL itself hangs there, nothing is lost.
   const std::unique_lock lock(calls_mutex_, std::chrono::seconds(5));
   for (NcclLane* lane : lanes_) {
     lane->abort();
   }
+  aborted_ = true;
 }
 
 std::string late_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op, double waited_seconds) {

@@ -55,9 +55,12 @@ class NcclRank {
   [[noreturn]] void fail(ErrorCode code, const std::string& text);
   // Aborts the communicators of all lanes, so that nothing on the device waits any more. Under lanes_mutex().
   void abort_lanes();
-  bool aborted() const { return aborted_.load(); }
 
  private:
+  void finish_call(const char* name, ncclResult_t result, const ncclComm_t& comm, double timeout_seconds,
+                   const std::function<std::string(double)>& late);
+  void wait_for_abort();  // once the job has ended
+
   const NcclLibrary nccl_;
   int version_;
   Device& device_;

@@ -89,6 +89,10 @@ int nccl_version() {
   return version_of(load_nccl());
 }
 
+int nccl_header_version() {
+  return NCCL_VERSION_CODE;
+}
+
 std::unique_ptr<Communicator> make_nccl_world(RankContext& host, Device& device, double init_timeout_seconds) {
   const GroupInfo group{.id = child_group_id(host.world.group_id(), 0, -3),
                         .name = "world",

@@ -11,8 +11,8 @@ namespace ashlar {
 // `device`, which is a GPU of this rank's own.
 std::unique_ptr<Communicator> make_nccl_world(RankContext& host, Device& device, double init_timeout_seconds);
 
-// Pure. The version of the library that was loaded, as NCCL numbers it (22809 is 2.28.9), and of the header that was
-// compiled in; 0 in a build without NCCL.
+// The version of the library that loads (throws kUsage when none does) and of the header that was compiled in, as NCCL
+// numbers them (22809 is 2.28.9); 0 in a build without NCCL.
 int nccl_version();
 int nccl_header_version();
 

@@ -57,26 +57,40 @@ std::string nccl_text(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
 }
 
-void check_nccl(const Ranks& ranks, std::vector<std::string>& problems) {
+// One cause, one message: a rank whose library fails is not compared with the others.
+void check_nccl(const Ranks& all, std::vector<std::string>& problems) {
+  Ranks ranks;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(ranks),
+               [](const RankFacts* rank) { return rank->device_index >= 0; });
+  for (const auto& [failure, owners] : group_by(ranks, [](const RankFacts& rank) { return rank.nccl_failure; })) {
+    if (!failure.empty()) {
+      problems.push_back(fmt::format("{}: {}", place_text(owners), failure));
+    }
+  }
+  std::erase_if(ranks, [](const RankFacts* rank) { return !rank->nccl_failure.empty(); });
+  if (ranks.empty()) {
+    return;
+  }
   for (const auto& [versions, owners] :
        group_by(ranks, [](const RankFacts& rank) { return std::pair(rank.nccl_header, rank.nccl_library); })) {
     const auto [header, library] = versions;
+    const std::string place = place_text(owners);
     if (header == 0) {
       problems.push_back(
           fmt::format("{}: this program was built without NCCL. Install libnccl-dev, configure again and "
                       "build, or give --distributed-backend staged",
-                      place_text(owners)));
+                      place));
     } else if (library < kOldest) {
       problems.push_back(
           fmt::format("{}: NCCL {} was loaded, and this program needs {} or newer. Install it, or put its "
                       "directory first in LD_LIBRARY_PATH",
-                      place_text(owners), nccl_text(library), nccl_text(kOldest)));
+                      place, nccl_text(library), nccl_text(kOldest)));
     } else if (library / 100 < header / 100) {
       problems.push_back(
-          fmt::format("{}: NCCL {} was loaded, and this program was compiled with the header of {}. Put "
-                      "the directory of NCCL {} first in LD_LIBRARY_PATH (with mpirun, add -x "
-                      "LD_LIBRARY_PATH), or build again",
-                      place_text(owners), nccl_text(library), nccl_text(header), nccl_text(header)));
+          fmt::format("{}: NCCL {} was loaded, and this program was compiled with the header of {}. Put the "
+                      "directory of NCCL {} first in LD_LIBRARY_PATH (with mpirun, add -x LD_LIBRARY_PATH), "
+                      "or build again",
+                      place, nccl_text(library), nccl_text(header), nccl_text(header)));
     }
   }
   const auto libraries = group_by(ranks, [](const RankFacts& rank) { return rank.nccl_library; });

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <string>
 
 #include "runtime/base/error.h"
@@ -26,6 +27,9 @@ void check_cuda(cudaError_t status, const char* call, int device_index, std::sou
 void report_cuda(cudaError_t status, const char* call, int device_index) noexcept {
   if (status != cudaSuccess) {
     cudaGetLastError();
+    if (std::uncaught_exceptions() > 0) {
+      return;  // the error on its way up says more than the hundreds of objects that it leaves behind
+    }
     fmt::print(stderr, "{}\n", failure_text(status, call, device_index));
   }
 }

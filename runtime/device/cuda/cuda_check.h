@@ -12,7 +12,7 @@ namespace ashlar {
 void check_cuda(cudaError_t status, const char* call, int device_index,
                 std::source_location place = std::source_location::current());
 
-// For destructors, which cannot throw: the same text on stderr.
+// For destructors, which cannot throw: the same text on stderr, unless an exception is on its way.
 void report_cuda(cudaError_t status, const char* call, int device_index) noexcept;
 
 }  // namespace ashlar

@@ -57,6 +57,7 @@ struct RankFacts {
   // NCCL as it numbers versions (22809 is 2.28.9): what was compiled in, and what was loaded. 0: built without it.
   int nccl_header = 0;
   int nccl_library = 0;
+  std::string nccl_failure;  // why none was loaded
 
   std::string build;             // a hash of the program's file
   std::vector<int> cpus;         // on which this process may run

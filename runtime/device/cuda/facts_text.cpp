@@ -39,6 +39,7 @@ void visit_members(Facts& f, Visit&& visit) {
   visit("no_peer_access", f.no_peer_access);
   visit("nccl_header", f.nccl_header);
   visit("nccl_library", f.nccl_library);
+  visit("nccl_failure", f.nccl_failure);
   visit("build", f.build);
   visit("cpus", f.cpus);
   visit("locked_bytes", f.locked_bytes);

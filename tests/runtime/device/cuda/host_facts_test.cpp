@@ -104,6 +104,13 @@ TEST(CheckNccl, Versions) {
   expect_problem(ranks, {}, "NCCL 2.18.5 was loaded", "2.19.0 or newer");
   for (RankFacts& rank : ranks) {
     rank.nccl_library = rank.nccl_header = 0;
+    rank.nccl_failure = rank.host == "node1" ? "NCCL does not load: no such file" : "";
+  }
+  EXPECT_THAT(check_device_facts(ranks),
+              ElementsAre(HasSubstr("host node1 (ranks 2-3): NCCL does not load: no such file"),
+                          HasSubstr("host node0 (ranks 0-1): this program was built")));
+  for (RankFacts& rank : ranks) {
+    rank.nccl_failure = "";
   }
   expect_problem(ranks, {}, "hosts node0, node1 (ranks 0-3)", "built without NCCL", "--distributed-backend staged");
   EXPECT_THAT(check_device_facts(ranks, {.nccl = false}), IsEmpty());
