@@ -142,7 +142,7 @@ LayoutTolerance layout_tolerance(DType dtype) {
   }
   // Seen in bf16 over 20 steps of small models: 9e-5, 4e-3, and 7e-2 in a bias under Adam, which turns the rounding of
   // small gradients into steps.
-  return {.loss = 1e-3, .grad_norm = 2e-2, .weights_adam = 3e-1, .weights_sgd = 3e-2};
+  return {.loss = 1e-3, .grad_norm = 2e-2, .weights_adam = 3e-1, .weights_sgd = 1e-1};
 }
 
 LayoutReport verify_layout(RankContext& rank, const TrainOptions& options, const SampleSource& source, int64_t steps) {
