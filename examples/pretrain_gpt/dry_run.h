@@ -6,8 +6,8 @@
 
 namespace ashlar {
 
-// Collective. Prints the ranks, memory by kind, traffic, FLOPs, bubble and days for --world-size ranks (or those started),
-// and throws where --memory-limit-gb is too little. Allocates no model, whatever its size.
+// Collective. Prints the ranks, memory by kind, traffic, FLOPs, bubble and days for --world-size ranks (or those
+// started), and throws where --memory-limit-gb is too little. Allocates no model, whatever its size.
 int dry_run(RankContext& rank, const TrainOptions& options);
 
 }  // namespace ashlar

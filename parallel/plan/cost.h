@@ -12,8 +12,8 @@ namespace ashlar {
 // table once per rank.
 std::vector<int64_t> parameters_per_rank(const RunShape& shape);
 
-// Pure. Idle part of a step: of the simulated schedule, a forward taking 1, a backward 2, transfers nothing. For 1f1b and
-// gpipe (p - 1) / (m + p - 1).
+// Pure. Idle part of a step: of the simulated schedule, a forward taking 1, a backward 2, transfers nothing. For 1f1b
+// and gpipe (p - 1) / (m + p - 1).
 double bubble_fraction(const RunShape& shape);
 
 // Pure. Forward and backward of `num_tokens` tokens by the formula of flops_per_token(), which metrics and bench_train

@@ -43,12 +43,9 @@ void count_parameters(const RunShape& shape, std::span<Parameter* const> paramet
   memory.bytes[static_cast<size_t>(MemoryItem::kOptimizer)] = static_cast<int64_t>(moments.used() + masters.used());
 }
 
-void count_activations(const RunShape& shape, const StageChunk& chunk, const Schedule& training,
-                       const Schedule& evaluation, RankMemory& memory) {
-  const SlotCounts slots = count_slots(training, chunk.stage(), false);
-  const int num_activations = std::max(slots.activations, count_slots(evaluation, chunk.stage(), true).activations);
+void count_activations(const RunShape& shape, const StageChunk& chunk, const StageSlots& slots, RankMemory& memory) {
   Arena activations, gradients, workspace;
-  for (int slot = 0; slot < num_activations; ++slot) {
+  for (int slot = 0; slot < slots.activations; ++slot) {
     chunk.activation_layout(activations, shape.batch);
   }
   const int num_boundaries = slots.output_gradients + (chunk.is_first() ? 0 : 2);
@@ -95,7 +92,7 @@ int64_t count_communication(const RunShape& shape, bool holds_vocabulary) {
 
 const char* memory_item_name(MemoryItem item) {
   static constexpr std::array<const char*, kNumMemoryItems> kNames{
-      "parameters",           "gradients", "optimizer state",   "activations",
+      "parameters",           "gradients", "optimizer state",    "activations",
       "activation gradients", "workspace", "kernels' workspace", "communication"};
   return kNames[static_cast<size_t>(item)];
 }
@@ -108,18 +105,32 @@ MemoryItem RankMemory::largest() const {
   return static_cast<MemoryItem>(std::ranges::max_element(bytes) - bytes.begin());
 }
 
+std::vector<StageSlots> count_stage_slots(const std::string& schedule, int num_stages, int num_microbatches) {
+  const Schedule training = lower(make_schedule(schedule, num_stages, num_microbatches));
+  const Schedule evaluation = lower(make_forward_only(num_stages, num_microbatches), {.reduce_grads = false});
+  std::vector<StageSlots> stages;
+  for (int stage = 0; stage < num_stages; ++stage) {
+    const SlotCounts slots = count_slots(training, stage, false);
+    stages.push_back({.activations = std::max(slots.activations, count_slots(evaluation, stage, true).activations),
+                      .output_gradients = slots.output_gradients,
+                      .pending_gradients = slots.pending_gradients});
+  }
+  return stages;
+}
+
 std::vector<RankMemory> plan_memory(const RunShape& shape) {
-  const int num_stages = shape.grid.pipeline;
-  const Schedule training = lower(make_schedule(shape.schedule, num_stages, shape.num_microbatches));
-  const Schedule evaluation = lower(make_forward_only(num_stages, shape.num_microbatches), {.reduce_grads = false});
+  return plan_memory(shape, count_stage_slots(shape.schedule, shape.grid.pipeline, shape.num_microbatches));
+}
+
+std::vector<RankMemory> plan_memory(const RunShape& shape, const std::vector<StageSlots>& slots) {
   const auto num_tensors = static_cast<int64_t>(global_parameters(shape.config).size());
   std::vector<RankMemory> stages;
-  for (int stage = 0; stage < num_stages; ++stage) {
+  for (int stage = 0; stage < shape.grid.pipeline; ++stage) {
     const auto chunk = make_stage(shape.config, shape.layers_per_stage, stage, 0, shape.grid.tensor);
     const std::vector<Parameter*> parameters = chunk->parameters();
     RankMemory& memory = stages.emplace_back();
     count_parameters(shape, parameters, memory);
-    count_activations(shape, *chunk, training, evaluation, memory);
+    count_activations(shape, *chunk, slots[static_cast<size_t>(stage)], memory);
     memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] += count_numbers(shape, parameters, num_tensors);
     memory.bytes[static_cast<size_t>(MemoryItem::kKernels)] =
         static_cast<int64_t>(kernels::kernel_workspace_bytes(shape.device));
@@ -127,6 +138,17 @@ std::vector<RankMemory> plan_memory(const RunShape& shape) {
         count_communication(shape, chunk->is_first() || chunk->is_last());
   }
   return stages;
+}
+
+int64_t least_memory(const RunShape& shape) {
+  int64_t most = 0;
+  for (int stage = 0; stage < shape.grid.pipeline; ++stage) {
+    const auto chunk = make_stage(shape.config, shape.layers_per_stage, stage, 0, shape.grid.tensor);
+    RankMemory memory;
+    count_parameters(shape, chunk->parameters(), memory);
+    most = std::max(most, memory.total());
+  }
+  return most;
 }
 
 size_t fullest_stage(const std::vector<RankMemory>& stages) {

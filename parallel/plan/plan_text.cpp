@@ -80,8 +80,8 @@ std::string traffic_table(const RunShape& shape, const std::vector<size_t>& show
     return "traffic: none, one rank works alone\n";
   }
   const Unit unit = unit_of(largest);
-  std::string out = fmt::format("{} sent in a step: given to the communicator, and over the wire of a ring\n",
-                                unit.name);
+  std::string out =
+      fmt::format("{} sent in a step: given to the communicator, and over the wire of a ring\n", unit.name);
   const auto number = [&](int64_t bytes) { return fmt::format("{:.3f}", static_cast<double>(bytes) / unit.bytes); };
   for (size_t group = 0; group < kNumTrafficGroups; ++group) {
     const int num_ranks = stages.front()[group].num_ranks;
@@ -162,9 +162,10 @@ std::string plan_text(const RunShape& shape, const TimeQuestion& time) {
       "model: {} parameters{}, {} layers, width {}, {} heads, vocabulary {} padded to {}, {}\n"
       "batch: {} samples = {} micro-batches of {} on each of {} data ranks; {} tokens a step\n"
       "schedule: {}, bubble {:.1f} % (a backward takes two forwards, transfers nothing)\n",
-      num_parameters, num_parameters >= 1e6 ? fmt::format(" ({})", count_text(static_cast<double>(num_parameters))) : "",
-      config.num_layers, config.width, config.num_heads, config.vocab, config.padded_vocab, dtype_name(config.dtype), samples,
-      shape.num_microbatches, shape.batch.batch, shape.grid.data, shape.tokens_per_step(), shape.schedule,
+      num_parameters,
+      num_parameters >= 1e6 ? fmt::format(" ({})", count_text(static_cast<double>(num_parameters))) : "",
+      config.num_layers, config.width, config.num_heads, config.vocab, config.padded_vocab, dtype_name(config.dtype),
+      samples, shape.num_microbatches, shape.batch.batch, shape.grid.data, shape.tokens_per_step(), shape.schedule,
       100 * bubble_fraction(shape));
   for (const FlopFormula formula : {FlopFormula::kCausal, FlopFormula::kFullAttention}) {
     const double of_token = training_flops(shape, 1, formula);

@@ -40,8 +40,8 @@ void add_tensor(const RunShape& shape, int stage, GroupTraffic& to) {
 }
 
 void add_pipeline(const RunShape& shape, const std::vector<Action>& actions, GroupTraffic& to) {
-  const int64_t boundary = shape.batch.batch * shape.batch.seq * shape.config.width *
-                           static_cast<int64_t>(dtype_bytes(shape.config.dtype));
+  const int64_t boundary =
+      shape.batch.batch * shape.batch.seq * shape.config.width * static_cast<int64_t>(dtype_bytes(shape.config.dtype));
   const auto num_sends = std::ranges::count_if(actions, [](const Action& action) { return is_send(action.kind); });
   to.payload_bytes += boundary * num_sends;
   to.wire_bytes += boundary * num_sends;
@@ -86,8 +86,7 @@ std::vector<RankTraffic> plan_traffic(const RunShape& shape) {
     add_tensor(shape, stage, of(traffic, TrafficGroup::kTensor));
     add_pipeline(shape, schedule.actions[static_cast<size_t>(stage)], of(traffic, TrafficGroup::kPipeline));
     add_gradients(shape, *chunk, traffic);
-    add_all_reduce(of(traffic, TrafficGroup::kModel),
-                   num_tensors * grid.tensor * static_cast<int64_t>(sizeof(double)));
+    add_all_reduce(of(traffic, TrafficGroup::kModel), num_tensors * grid.tensor * static_cast<int64_t>(sizeof(double)));
     add_all_reduce(of(traffic, TrafficGroup::kWorld), kNumStepCells * static_cast<int64_t>(sizeof(double)));
   }
   return stages;

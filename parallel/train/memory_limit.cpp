@@ -87,26 +87,76 @@ Choices choices_of(const TrainOptions& options) {
   return choices;
 }
 
-// Bytes of the fullest rank; nothing when the settings are not legal together.
-std::optional<int64_t> bytes_with(const TrainOptions& options, const DeviceRequest& device, const Choices& choices,
-                                  const Candidate& at) {
-  const Grid& grid = choices.grids[at.grid];
-  TrainOptions changed = options;
-  changed.pipeline_schedule = choices.schedules[at.schedule];
-  changed.micro_batch_size = choices.micro_batches[at.micro_batch];
-  changed.bf16 = choices.bf16[at.bf16];
-  changed.allow_tf32 = changed.allow_tf32 && !changed.bf16;
-  changed.tensor_model_parallel_size = grid.tensor;
-  changed.pipeline_model_parallel_size = grid.pipeline;
-  changed.world_size = grid.world_size;
-  try {
-    changed = resolve_options(changed, grid.world_size);
-  } catch (const Error&) {
-    return std::nullopt;
+// Looks at one candidate after the other; schedules are walked once.
+class Search {
+ public:
+  Search(const TrainOptions& options, const DeviceRequest& device, int64_t limit_bytes)
+      : options_(options), device_(device), limit_bytes_(limit_bytes), choices_(choices_of(options)) {}
+
+  const Choices& choices() const { return choices_; }
+
+  // Bytes of the fullest rank; nothing when it does not fit or the settings are not legal together.
+  std::optional<int64_t> fitting_bytes(const Candidate& at) {
+    const auto options = with(at);
+    if (!options) {
+      return std::nullopt;
+    }
+    const RunShape shape = run_shape_of(*options, device_);
+    if (least_memory(shape) > limit_bytes_) {
+      return std::nullopt;
+    }
+    const std::vector<RankMemory> stages = plan_memory(shape, slots_of(shape));
+    const int64_t bytes = stages[fullest_stage(stages)].total();
+    return bytes <= limit_bytes_ ? std::optional(bytes) : std::nullopt;
   }
-  const std::vector<RankMemory> stages = plan_memory(run_shape_of(changed, device));
-  return stages[fullest_stage(stages)].total();
-}
+
+  // Most grids are out of the question, and a look at what fits best there says so: 1f1b, single samples, and bf16 or
+  // not, which takes two bytes more a parameter and fewer an activation.
+  bool can_fit(size_t grid) {
+    const auto [found, is_new] = grid_can_fit_.try_emplace(grid, false);
+    for (size_t bf16 = 0; is_new && bf16 < choices_.bf16.size(); ++bf16) {
+      found->second = found->second || fitting_bytes({.schedule = choices_.schedules.size() - 1,
+                                                      .micro_batch = choices_.micro_batches.size() - 1,
+                                                      .bf16 = bf16,
+                                                      .grid = grid});
+    }
+    return found->second;
+  }
+
+ private:
+  std::optional<TrainOptions> with(const Candidate& at) const {
+    const Grid& grid = choices_.grids[at.grid];
+    TrainOptions changed = options_;
+    changed.pipeline_schedule = choices_.schedules[at.schedule];
+    changed.micro_batch_size = choices_.micro_batches[at.micro_batch];
+    changed.bf16 = choices_.bf16[at.bf16];
+    changed.allow_tf32 = changed.allow_tf32 && !changed.bf16;
+    changed.tensor_model_parallel_size = grid.tensor;
+    changed.pipeline_model_parallel_size = grid.pipeline;
+    changed.world_size = grid.world_size;
+    try {
+      return resolve_options(changed, grid.world_size);
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  }
+
+  const std::vector<StageSlots>& slots_of(const RunShape& shape) {
+    const auto [found, is_new] =
+        slots_.try_emplace({shape.schedule, shape.grid.pipeline, shape.num_microbatches}, std::vector<StageSlots>());
+    if (is_new) {
+      found->second = count_stage_slots(shape.schedule, shape.grid.pipeline, shape.num_microbatches);
+    }
+    return found->second;
+  }
+
+  const TrainOptions& options_;
+  const DeviceRequest& device_;
+  int64_t limit_bytes_;
+  Choices choices_;
+  std::map<size_t, bool> grid_can_fit_;
+  std::map<std::tuple<std::string, int, int>, std::vector<StageSlots>> slots_;
+};
 
 std::string flags_of(const Choices& choices, const Candidate& at) {
   std::vector<std::string> flags;
@@ -152,27 +202,13 @@ std::vector<Candidate> by_cost(const Choices& choices) {
 
 std::optional<MemoryChange> cheapest_fit(const TrainOptions& options, const DeviceRequest& device,
                                          int64_t limit_bytes) {
-  const Choices choices = choices_of(options);
-  // Most grids are out of the question, and one look at what fits best there says so.
-  std::map<size_t, bool> grid_can_fit;
-  const auto can_fit = [&](size_t grid) {
-    const auto [found, is_new] = grid_can_fit.try_emplace(grid, false);
-    if (is_new) {
-      const auto bytes = bytes_with(options, device, choices,
-                                    {.schedule = choices.schedules.size() - 1,
-                                     .micro_batch = choices.micro_batches.size() - 1,
-                                     .bf16 = choices.bf16.size() - 1,
-                                     .grid = grid});
-      found->second = bytes && *bytes <= limit_bytes;
-    }
-    return found->second;
-  };
-  for (const Candidate& at : by_cost(choices)) {
-    if (!can_fit(at.grid)) {
+  Search search(options, device, limit_bytes);
+  for (const Candidate& at : by_cost(search.choices())) {
+    if (!search.can_fit(at.grid)) {
       continue;
     }
-    if (const auto bytes = bytes_with(options, device, choices, at); bytes && *bytes <= limit_bytes) {
-      return MemoryChange{flags_of(choices, at), *bytes};
+    if (const auto bytes = search.fitting_bytes(at)) {
+      return MemoryChange{flags_of(search.choices(), at), *bytes};
     }
   }
   return std::nullopt;
@@ -194,14 +230,14 @@ void check_memory_limit(const TrainOptions& options, const DeviceRequest& device
   const MemoryItem largest = memory.largest();
   throw Error(
       ErrorCode::kUsage,
-      fmt::format("--memory-limit-gb {}: a rank of stage {} needs {}\n{}largest item: {}, {} on stage {}\n{}",
-                  options.memory_limit_gb, fullest, memory_text(memory.total()), memory_table(shape, stages),
-                  memory_item_name(largest), memory_text(memory.of(largest)), fullest,
-                  change ? fmt::format("cheapest change that fits: {} (then {})", change->flags,
-                                       memory_text(change->bytes))
-                         : fmt::format("no change of --pipeline-schedule, --micro-batch-size, --bf16 and the grid, on "
-                                       "up to {} times as many ranks, fits",
-                                       kMostGrowth)));
+      fmt::format(
+          "--memory-limit-gb {}: a rank of stage {} needs {}\n{}largest item: {}, {} on stage {}\n{}",
+          options.memory_limit_gb, fullest, memory_text(memory.total()), memory_table(shape, stages),
+          memory_item_name(largest), memory_text(memory.of(largest)), fullest,
+          change ? fmt::format("cheapest change that fits: {} (then {})", change->flags, memory_text(change->bytes))
+                 : fmt::format("no change of --pipeline-schedule, --micro-batch-size, --bf16 and the grid, on "
+                               "up to {} times as many ranks, fits",
+                               kMostGrowth)));
 }
 
 }  // namespace ashlar

@@ -5,10 +5,10 @@
 namespace ashlar {
 
 RunShape run_shape_of(const TrainOptions& options, const DeviceRequest& device) {
-  return {.config = gpt_config(options, options.bf16 ? DType::kBF16 : DType::kF32),
-          .layers_per_stage = split_layers(options.num_layers, options.pipeline_model_parallel_size,
-                                           options.decoder_first_pipeline_num_layers,
-                                           options.decoder_last_pipeline_num_layers),
+  return {.config = gpt_config(options, compute_dtype(options)),
+          .layers_per_stage =
+              split_layers(options.num_layers, options.pipeline_model_parallel_size,
+                           options.decoder_first_pipeline_num_layers, options.decoder_last_pipeline_num_layers),
           .grid = grid_shape(options),
           .schedule = options.pipeline_schedule,
           .num_microbatches = static_cast<int>(options.num_microbatches),
