@@ -28,20 +28,19 @@ struct Choices {
   std::vector<int64_t> micro_batches;
   std::vector<bool> bf16;
   std::vector<Grid> grids;
-  size_t num_grids_of_same_ranks = 1;
 };
 
 // Indices into Choices.
 struct Candidate {
   size_t schedule = 0, micro_batch = 0, bf16 = 0, grid = 0;
 
-  auto cost(const Choices& choices) const {
-    const int num_changes = (schedule > 0) + (micro_batch > 0) + (bf16 > 0) + (grid > 0);
-    return std::tuple(grid >= choices.num_grids_of_same_ranks, num_changes, grid, bf16, micro_batch, schedule);
+  auto cost() const {
+    const int num_changes = (schedule > 0) + (micro_batch > 0) + (bf16 > 0);
+    return std::tuple(grid, num_changes, bf16, micro_batch, schedule);
   }
 };
 
-std::vector<Grid> grids_from(const TrainOptions& options, size_t& num_of_same_ranks) {
+std::vector<Grid> grids_from(const TrainOptions& options) {
   const int tensor = options.tensor_model_parallel_size;
   const int pipeline = options.pipeline_model_parallel_size;
   const int world_size = options.world_size;
@@ -61,7 +60,6 @@ std::vector<Grid> grids_from(const TrainOptions& options, size_t& num_of_same_ra
   const auto size = [](const Grid& grid) { return std::pair(grid.tensor * grid.pipeline, grid.tensor); };
   std::ranges::sort(same, {}, size);
   std::ranges::sort(more, {}, size);  // the grid as it is comes first
-  num_of_same_ranks = same.size() + 1;
   std::vector<Grid> all{more.front()};
   all.insert(all.end(), same.begin(), same.end());
   all.insert(all.end(), more.begin() + 1, more.end());
@@ -83,7 +81,7 @@ Choices choices_of(const TrainOptions& options) {
   if (!options.bf16) {
     choices.bf16.push_back(true);
   }
-  choices.grids = grids_from(options, choices.num_grids_of_same_ranks);
+  choices.grids = grids_from(options);
   return choices;
 }
 
@@ -194,7 +192,7 @@ std::vector<Candidate> by_cost(const Choices& choices) {
       }
     }
   }
-  std::ranges::sort(all, {}, [&](const Candidate& candidate) { return candidate.cost(choices); });
+  std::ranges::sort(all, {}, &Candidate::cost);
   return all;
 }
 

@@ -19,8 +19,9 @@ struct MemoryChange {
 };
 
 // Pure. The cheapest change of resolved options under which every rank fits into `limit_bytes`; the global batch stays.
-// Fewer flags are cheaper; of as many: 1f1b, a smaller micro-batch (which runs products less well), --bf16 (which
-// rounds), then more tensor or pipeline ranks, of the same ranks and at last of more. Nothing when none of these fits.
+// The grid stays if it can, else more tensor or pipeline ranks of as many ranks in all, at last more ranks (the fewest
+// of each). On a grid fewer flags are cheaper, and of as many: 1f1b, a smaller micro-batch (whose products run less
+// well), --bf16 (which rounds). Nothing when none of these fits.
 std::optional<MemoryChange> cheapest_fit(const TrainOptions& options, const DeviceRequest& device, int64_t limit_bytes);
 
 // Pure. Throws Error(kUsage) with the table, the largest item and the cheapest change when a rank of the run needs more
