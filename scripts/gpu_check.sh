@@ -102,7 +102,8 @@ summary=() failed=0
 check() {
   local step=$1 limit=$2 start=$SECONDS outcome=ok
   shift 2
-  timeout --kill-after=10 "$limit" "$@" 2>&1 | tee "$out/$step.log" | cut -c 1-400
+  timeout --kill-after=10 "$limit" "$@" 2>&1 | tee "$out/$step.log" |
+    awk 'NR <= 200 {print substr($0, 1, 300)} END {if (NR > 200) print "  .. and " NR - 200 " lines more in the log"}'
   local code=${PIPESTATUS[0]}
   case $code in
     0) ;;
