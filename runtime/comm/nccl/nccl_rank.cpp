@@ -125,16 +125,27 @@ void NcclRank::abort_lanes() {
   aborted_ = true;
 }
 
-std::string late_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op, double waited_seconds) {
+namespace {
+
+std::vector<MemberState> members_of(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op) {
   std::vector<MemberState> members;
   for (const int world_rank : group.world_ranks) {
     const GroupStatus* status = recorder.board().find_group(world_rank, group.id);
-    const uint64_t issued = status == nullptr ? 0 : status->last_issued.load().number;
-    const uint64_t finished = status == nullptr ? 0 : status->last_finished.load().number;
-    // One that has come waits as this one does, and holds up nobody.
-    members.push_back({.entered = issued >= op.number, .arrived = issued >= op.number || finished >= op.number});
+    const bool entered = status != nullptr && status->last_issued.load().number >= op.number;
+    members.push_back({.entered = entered, .arrived = entered});  // one that has come holds up nobody
   }
-  return late_collective_text(recorder, group, op, waited_seconds, members);
+  return members;
+}
+
+}  // namespace
+
+bool is_missed(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op) {
+  const std::vector<MemberState> members = members_of(recorder, group, op);
+  return std::any_of(members.begin(), members.end(), [](const MemberState& member) { return !member.entered; });
+}
+
+std::string late_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op, double waited_seconds) {
+  return late_collective_text(recorder, group, op, waited_seconds, members_of(recorder, group, op));
 }
 
 }  // namespace ashlar

@@ -75,7 +75,9 @@ class NcclRank {
   std::unique_ptr<NcclWatchdog> watchdog_;
 };
 
-// What is said of an operation that waited too long, from what the members show on the status board.
+// Whether some member has not started the operation, as far as the status board shows it.
+bool is_missed(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op);
+// What is said of an operation that waited too long.
 std::string late_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op, double waited_seconds);
 
 }  // namespace ashlar
