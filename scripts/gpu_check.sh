@@ -5,8 +5,8 @@
 #   scripts/gpu_check.sh --run-only DIR     runs what was packed, where nothing can be installed (DIR/gpu_check.sh is a copy)
 #   scripts/gpu_check.sh --emulated         everything with tiny sizes in the emulated build: tries this script, no figures
 # Further: --steps a,b,..  only these (in this order: kernels, kernels_ptx, conformance, sanitizer, matmul, attention, torch,
-#          bandwidth, train, grid, nccl);  --out DIR  for logs and JSON (gpu_check_results);  --build DIR  packs what is
-#          built there.
+#          bandwidth, train, grid, nccl);  --out DIR  for logs and JSON (build/gpu_check_results; with --run-only
+#          gpu_check_results in the current folder);  --build DIR  packs what is built there.
 #
 # The GPU machine needs an x86-64 CPU with AVX2, a glibc as new as the building machine's, an NVIDIA driver for the CUDA
 # version that was built with (13: R580 or newer, 12: R525 or newer), and that version's libcublasLt.so (540 MB, so not packed) and
@@ -19,14 +19,14 @@ set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 all_steps=(kernels kernels_ptx conformance sanitizer matmul attention torch bandwidth train grid nccl)
-mode=both bundle="" out=gpu_check_results emulated=0 build="" steps=("${all_steps[@]}")
+mode=both bundle="" out="" emulated=0 build="" steps=("${all_steps[@]}")
 while (($# > 0)); do
   case $1 in
     --build-only) mode=build ;;
     --run-only) mode=run bundle=${2:?--run-only needs the packed folder} && shift ;;
     --emulated) emulated=1 ;;
     --build) build=${2:?--build needs a build folder} && shift ;;
-    --out) out=${2:?--out needs a folder} && shift ;;
+    --out) out=$(realpath -m "${2:?--out needs a folder}") && shift ;;
     --steps) IFS=, read -r -a steps <<<"${2:?--steps needs names}" && shift ;;
     --help | -h) sed -n '2,/^set /p' "$0" | sed '$d; s/^# \{0,1\}//' && exit 0 ;;
     *) echo "gpu_check: unknown argument $1; --help lists them" >&2 && exit 2 ;;
@@ -61,8 +61,8 @@ pack() {
   ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' |
     grep -vE '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv|util|cuda|cudart|cublas|cublasLt|nccl|nvidia[^/]*))\.so' |
     xargs -r cp -L -t "$bundle/lib/" || return 1
-  # The major version of the cuBLASLt that the program will open.
-  strings -n 8 "$program" | grep -oE 'libcublasLt\.so\.[0-9]+' | sort -u | head -n 1 >"$bundle/CUBLASLT"
+  # The cuBLASLt that the program will open; compilers leave beginnings of such a text about, so the longest.
+  strings -n 8 "$program" | grep -oE 'libcublasLt\.so\.[0-9]+' | sort -u | tail -n 1 >"$bundle/CUBLASLT"
   if ((!emulated)); then
     tar -C "$(dirname "$bundle")" -czf "$bundle.tar.gz" "$(basename "$bundle")" || return 1
     local megabytes=$(($(stat -c %s "$bundle.tar.gz") / 1000000))
@@ -134,7 +134,6 @@ run_steps() {
   export bundle small_cases='CudaCast.*:CudaGemm/0.TheResidualMayBeTheOutput'
   export libraries=$bundle/lib # for our program alone: Python brings its own
   mkdir -p "$out" && rm -f "$out"/*.json "$out"/*.log
-  out=$(cd "$out" && pwd)
   local some=() tiny=()
   if ((emulated)); then
     some=(--cases "$small_cases") tiny=(--tiny)
@@ -167,8 +166,11 @@ run_steps() {
   printf '  %s\n' "${summary[@]}"
 }
 
-if [[ $mode != run ]]; then
+if [[ $mode == run ]]; then
+  out=${out:-$PWD/gpu_check_results}
+else
   cd "$here/.." || exit 2
+  out=${out:-$PWD/build/gpu_check_results}
   if [[ -z $build ]]; then
     make_build || { echo "gpu_check: the build failed" >&2; exit 2; }
   fi
