@@ -74,7 +74,7 @@ class NcclLane {
   const Op& op(uint64_t number) const { return ops_[number % kMaxOps]; }
   void make_room();
   void issued(const OpInfo& info, uint64_t ticket);
-  void use(const char* name, const std::function<ncclResult_t()>& call, const OpInfo& info);
+  void use(const char* name, FunctionRef<ncclResult_t()> call, const OpInfo& info);
 
   NcclRank& rank_;
   ncclComm_t comm_;
