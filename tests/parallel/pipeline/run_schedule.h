@@ -31,29 +31,30 @@ inline Outcome run(const Schedule& compute, const std::vector<int64_t>& layers_p
   for (const int64_t layers : layers_per_stage) {
     num_layers += layers;
   }
-  run_ranks(compute.num_ranks() * tensor_size,
-            [&](RankContext& rank) {
-              PipelineRig rig(rank, test::rig_config(num_layers), layers_per_stage, compute);
-              for (int step = 0; step < kSteps; ++step) {
-                const double loss = rig.step(step);
-                const std::lock_guard lock(mutex);
-                outcome.losses[static_cast<size_t>(step)] += rig.grid.coordinate().tensor == 0 ? loss : 0;
-              }
-              const double evaluation = rig.evaluate(9);
-              const std::lock_guard lock(mutex);
-              outcome.evaluation += rig.grid.coordinate().tensor == 0 ? evaluation : 0;
-              HostCopy copy(rank.device);
-              std::vector<std::byte> scratch;
-              for (const ParameterStore::Entry& entry : rig.store.entries()) {
-                const Parameter& parameter = *entry.parameter;
-                const ConstTensorView value = copy.on_host(parameter.value, scratch);
-                const uint64_t hash = hash_bytes(value.data, value.bytes());
-                const auto [found, is_new] =
-                    outcome.weights.try_emplace(fmt::format("{} part {}", parameter.name, parameter.shard.index), hash);
-                EXPECT_EQ(found->second, hash) << parameter.name << " differs between its holders";
-              }
-            },
-            ranks);
+  run_ranks(
+      compute.num_ranks() * tensor_size,
+      [&](RankContext& rank) {
+        PipelineRig rig(rank, test::rig_config(num_layers), layers_per_stage, compute);
+        for (int step = 0; step < kSteps; ++step) {
+          const double loss = rig.step(step);
+          const std::lock_guard lock(mutex);
+          outcome.losses[static_cast<size_t>(step)] += rig.grid.coordinate().tensor == 0 ? loss : 0;
+        }
+        const double evaluation = rig.evaluate(9);
+        const std::lock_guard lock(mutex);
+        outcome.evaluation += rig.grid.coordinate().tensor == 0 ? evaluation : 0;
+        HostCopy copy(rank.device);
+        std::vector<std::byte> scratch;
+        for (const ParameterStore::Entry& entry : rig.store.entries()) {
+          const Parameter& parameter = *entry.parameter;
+          const ConstTensorView value = copy.on_host(parameter.value, scratch);
+          const uint64_t hash = hash_bytes(value.data, value.bytes());
+          const auto [found, is_new] =
+              outcome.weights.try_emplace(fmt::format("{} part {}", parameter.name, parameter.shard.index), hash);
+          EXPECT_EQ(found->second, hash) << parameter.name << " differs between its holders";
+        }
+      },
+      ranks);
   return outcome;
 }
 
