@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "runtime/device/cpu/cpu_device.h"
 #include "runtime/device/cuda/cuda_device.h"
 #include "tests/runtime/comm/contract_data.h"
 #include "tests/support/run_ranks.h"
@@ -25,6 +26,13 @@ ThreadRankOptions staged(double timeout_seconds = 60) {
           .device = {.kind = gpus ? DeviceKind::kCuda : DeviceKind::kCpu,
                      .backend = DeviceBackend::kStaged,
                      .staging_bytes = kStagingBytes}};
+}
+
+// What is put on the stream now happens later. (On stand-in GPUs the delays come from ASHLAR_STANDIN_DELAYS.)
+void slow_down(Stream& stream) {
+  if (stream.device().kind() == DeviceKind::kCpu) {
+    cpu_stream(stream).enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(30)); });
+  }
 }
 
 // Operations of different streams go through the same chunks, in the order in which they were started.
@@ -91,6 +99,105 @@ TEST(Staged, WaitHostIsEnough) {
                                  {Transfer::Direction::kReceive, peer, 1, view(theirs)}};
         world.exchange(legs, *stream).wait_host();
         EXPECT_TRUE(same(theirs.read(), operand<float>(peer, kCount)));
+      },
+      staged());
+}
+
+// Memory that an exchange went through is used again only when the copies from and to it are done, whichever streams
+// they are on.
+TEST(Staged, MessagesReuseMemoryInOrder) {
+  run_ranks(
+      2,
+      [](RankContext& rank) {
+        Communicator& world = rank.device_world;
+        const auto a = rank.device.create_stream();
+        const auto b = rank.device.create_stream(StreamPriority::kCommunication);
+        const int peer = 1 - world.rank();
+        const OnDevice<float> first(rank, *a, operand<float>(world.rank(), kCount, 1));
+        const OnDevice<float> second(rank, *a, operand<float>(world.rank(), kCount, 2));
+        const OnDevice<float> third(rank, *a, operand<float>(world.rank(), kCount, 3));
+        const OnDevice<float> in_1(rank, *b, std::vector<float>(kCount));
+        const OnDevice<float> in_2(rank, *b, std::vector<float>(kCount));
+        const OnDevice<float> in_3(rank, *b, std::vector<float>(kCount));
+        const auto send = [&](const OnDevice<float>& x, Stream& after) {
+          const Transfer leg{Transfer::Direction::kSend, peer, 1, view(x)};
+          return world.exchange({&leg, 1}, after);
+        };
+        const auto receive = [&](const OnDevice<float>& x, Stream& after) {
+          const Transfer leg{Transfer::Direction::kReceive, peer, 1, view(x)};
+          return world.exchange({&leg, 1}, after);
+        };
+        std::vector<Work> sent = {send(first, *a), send(second, *a), send(third, *a)};
+        slow_down(*b);
+        receive(in_1, *b).wait(*b);  // copied up late ...
+        receive(in_2, *b).wait(*b);  // ... from memory that the next message would like to have
+        Work last = receive(in_3, *a);
+        for (Work& work : sent) {
+          work.wait(*a);
+        }
+        last.wait(*b);
+        Work again = send(first, *a);  // and a message that goes down through it, on another stream
+        receive(in_2, *b).wait(*b);
+        again.wait(*a);
+        EXPECT_TRUE(same(in_1.read(), operand<float>(peer, kCount, 1)));
+        EXPECT_TRUE(same(in_3.read(), operand<float>(peer, kCount, 3)));
+        EXPECT_TRUE(same(in_2.read(), operand<float>(peer, kCount, 1)));
+      },
+      staged());
+}
+
+// A receive is started behind what its target was used for, and may be waited for on another stream.
+TEST(Staged, ReceivesWaitForTheOldUseOfTheirTarget) {
+  run_ranks(
+      2,
+      [](RankContext& rank) {
+        Communicator& world = rank.device_world;
+        const auto compute = rank.device.create_stream();
+        const auto traffic = rank.device.create_stream(StreamPriority::kCommunication);
+        const int peer = 1 - world.rank();
+        const std::vector<float> mine = operand<float>(world.rank(), kCount);
+        const OnDevice<float> out(rank, *traffic, mine);
+        const OnDevice<float> x(rank, *compute, mine);
+        const OnDevice<float> copy(rank, *compute, std::vector<float>(kCount));
+        x.read();
+        const Transfer send{Transfer::Direction::kSend, peer, 1, view(out)};
+        const Transfer receive{Transfer::Direction::kReceive, peer, 1, view(x)};
+        Work sent = world.exchange({&send, 1}, *traffic);
+        slow_down(*compute);
+        compute->copy(view(copy).data, view(x).data, view(x).bytes());
+        Work received = world.exchange({&receive, 1}, *compute);
+        received.wait(*traffic);
+        received.wait(*compute);
+        sent.wait(*compute);
+        EXPECT_TRUE(same(copy.read(), mine));
+        EXPECT_TRUE(same(x.read(), operand<float>(peer, kCount)));
+      },
+      staged());
+}
+
+// Waiting for an exchange whose place another one has taken long ago.
+TEST(Staged, TheFirstOfMoreExchangesThanTheRingHolds) {
+  run_ranks(
+      2,
+      [](RankContext& rank) {
+        Communicator& world = rank.device_world;
+        const auto stream = rank.device.create_stream();
+        constexpr int kExchanges = 150;
+        const int peer = 1 - world.rank();
+        const OnDevice<float> out(rank, *stream, std::vector<float>(1, 3.0f));
+        const OnDevice<float> in(rank, *stream, std::vector<float>(kExchanges));
+        std::vector<Work> works;
+        for (int turn = 0; turn < kExchanges; ++turn) {
+          const Transfer legs[] = {{Transfer::Direction::kSend, peer, 1, view(out)},
+                                   {Transfer::Direction::kReceive, peer, 1, view(in).slice(turn, turn + 1)}};
+          works.push_back(world.exchange(legs, *stream));
+        }
+        works.front().wait(*stream);
+        EXPECT_EQ(in.read().front(), 3.0f);
+        for (Work& work : works) {
+          work.wait(*stream);
+        }
+        EXPECT_EQ(in.read().back(), 3.0f);
       },
       staged());
 }
