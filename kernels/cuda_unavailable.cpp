@@ -137,5 +137,8 @@ void sum_of_squares(double*, const float*, int64_t, StreamHandle) {
 void sum_in_order(double*, const float*, int64_t, StreamHandle) {
   refuse();
 }
+void sum_in_order(double*, const double*, int64_t, StreamHandle) {
+  refuse();
+}
 
 }  // namespace ashlar::kernels::cuda

@@ -28,7 +28,8 @@ void sum_in_order(TensorView total, ConstTensorView x, Stream& stream) {
   check_view(kOp, "x", x, x.dtype, n);
   check_view(kOp, "total", total, DType::kF64, 1);
   if (const GpuStream* gpu = gpu_of(stream, kOp)) {
-    return cuda::sum_in_order(total.as<double>(), x.as<float>(), n, gpu->handle());
+    return x.dtype == DType::kF64 ? cuda::sum_in_order(total.as<double>(), x.as<double>(), n, gpu->handle())
+                                  : cuda::sum_in_order(total.as<double>(), x.as<float>(), n, gpu->handle());
   }
   with_stat_type(x.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);

@@ -1,12 +1,16 @@
 // bench_train: GPT-2 124M training steps beside the limits of this machine, measured in the same run.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <iostream>
 
+#include "examples/bench_train/bench_gpu.h"
 #include "examples/bench_train/op_clock.h"
+#include "parallel/train/start_device.h"
 #include "parallel/train/training.h"
+#include "runtime/comm/device_world.h"
 #include "runtime/data/dataset.h"
 
 namespace ashlar {
@@ -18,7 +22,19 @@ struct BenchOptions {
   int64_t accumulate = 0;
   int steps = 5;
   bool data_parallel = false;
+  std::string device = "cpu";
+  TrainOptions on_gpu;  // bf16, gemm, allow_tf32, distributed_backend, and the sizes of --model
+  std::string model = "124m";
+  double peak_tflops = 0;
 };
+
+struct ModelSizes {
+  std::string_view name;
+  int64_t num_layers, width, num_heads, vocab;
+};
+// The last is for trying this program out where GPUs are slow or played.
+constexpr std::array<ModelSizes, 3> kModels = {
+    ModelSizes{"124m", 12, 768, 12, 50257}, {"1.3b", 24, 2048, 16, 50257}, {"tiny", 2, 64, 1, 512}};
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -68,15 +84,18 @@ class Reference {
   Tensor a_, b_, c_;
 };
 
-TrainOptions gpt2_124m(const BenchOptions& bench, int data_size) {
-  TrainOptions options;
-  options.num_layers = 12;
-  options.hidden_size = 768;
-  options.num_attention_heads = 12;
+TrainOptions gpt2(const BenchOptions& bench, int data_size) {
+  TrainOptions options = bench.on_gpu;
+  options.device = bench.device;
+  const ModelSizes& sizes =
+      *std::find_if(kModels.begin(), kModels.end(), [&](const ModelSizes& known) { return known.name == bench.model; });
+  options.num_layers = sizes.num_layers;
+  options.hidden_size = sizes.width;
+  options.num_attention_heads = sizes.num_heads;
+  options.vocab_size = sizes.vocab;
   options.seq_length = bench.seq_length;
-  options.max_position_embeddings = 1024;
+  options.max_position_embeddings = std::max<int64_t>(1024, bench.seq_length);
   options.tokenizer_type = "NullTokenizer";
-  options.vocab_size = 50257;
   options.micro_batch_size = bench.micro_batch_size;
   options.global_batch_size = bench.micro_batch_size * bench.accumulate * data_size;
   options.train_iters = 1000;
@@ -95,7 +114,7 @@ int bench_one_rank(RankContext& rank, const BenchOptions& bench) {
   Reference reference(rank);
   OpClock clock;
   device.set_observer(&clock);
-  const TrainOptions options = gpt2_124m(bench, 1);
+  const TrainOptions options = gpt2(bench, 1);
   Training training(rank, options);
   const MockSource source = source_of(options);
   const double tokens = static_cast<double>(options.global_batch_size * options.seq_length);
@@ -171,8 +190,8 @@ int bench_data_parallel(RankContext& rank, const BenchOptions& bench) {
   const int num_ranks = rank.world.size();
   const std::unique_ptr<Communicator> alone = rank.world.split(rank.world.rank(), 0, "alone");
   RankContext single{rank.device, *alone, *alone, rank.recorder, rank.log};
-  Training apart(single, gpt2_124m(bench, 1));
-  Training together(rank, gpt2_124m(bench, num_ranks));
+  Training apart(single, gpt2(bench, 1));
+  Training together(rank, gpt2(bench, num_ranks));
   const MockSource source = source_of(apart.options);
   measure(rank, apart, source, 1);
   measure(rank, together, source, 1);
@@ -195,14 +214,29 @@ int bench_data_parallel(RankContext& rank, const BenchOptions& bench) {
 int bench_train(RankContext& rank, int argc, char** argv) {
   BenchOptions bench;
   CLI::App app{"GPT-2 124M training steps beside the limits of this machine, measured in the same run."};
-  app.add_option("--seq-length", bench.seq_length, "T; 64 unless given, 256 with --data-parallel")
-      ->check(CLI::Range(int64_t{1}, int64_t{1024}));
-  app.add_option("--micro-batch-size", bench.micro_batch_size, "B; 4 unless given, 1 with --data-parallel")
+  app.add_option("--seq-length", bench.seq_length, "T; 64 unless given, 256 with --data-parallel, 1024 on GPUs")
+      ->check(CLI::Range(int64_t{1}, int64_t{8192}));
+  app.add_option("--micro-batch-size", bench.micro_batch_size, "B; 4 unless given, 1 with --data-parallel, 8 on GPUs")
       ->check(CLI::PositiveNumber);
   app.add_option("--accumulate", bench.accumulate, "micro-batches per optimizer step; 1, or 4 with --data-parallel")
       ->check(CLI::PositiveNumber);
   app.add_option("--steps", bench.steps, "steps measured")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_flag("--data-parallel", bench.data_parallel, "under mpirun: data-parallel ranks beside independent ones");
+  app.add_option("--device", bench.device, "cpu or cuda; on GPUs all ranks of mpirun train data-parallel")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--model", bench.model, "124m; on GPUs also 1.3b (24 layers, width 2048, heads of 128) or tiny")
+      ->check(CLI::IsMember({"124m", "1.3b", "tiny"}))
+      ->capture_default_str();
+  app.add_flag("--bf16", bench.on_gpu.bf16, "weights and activations in bf16");
+  app.add_option("--gemm", bench.on_gpu.gemm, "matrix products on GPUs")
+      ->check(CLI::IsMember({"auto", "own", "cublaslt"}))
+      ->capture_default_str();
+  app.add_flag("--allow-tf32", bench.on_gpu.allow_tf32, "fp32 products on GPUs may round their operands to TF32");
+  app.add_option("--distributed-backend", bench.on_gpu.distributed_backend, "nccl or staged, on GPUs")
+      ->check(CLI::IsMember({"nccl", "staged"}));
+  app.add_option("--peak-tflops", bench.peak_tflops, "of one GPU, for the utilisation (MFU)")
+      ->check(CLI::PositiveNumber);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -212,6 +246,18 @@ int bench_train(RankContext& rank, int argc, char** argv) {
     throw Error(ErrorCode::kUsage, fmt::format("{}; bench_train --help lists the flags", error.what()));
   }
   const auto otherwise = [](int64_t& value, int64_t normal) { value = value > 0 ? value : normal; };
+  if (bench.device == "cuda") {
+    otherwise(bench.seq_length, 1024);
+    otherwise(bench.micro_batch_size, 8);
+    otherwise(bench.accumulate, 1);
+    TrainOptions options;
+    agree(rank.world, [&] { options = gpt2(bench, rank.world.size()); });
+    DeviceWorld on_device(rank, start_device(rank, options));
+    return bench_gpus(on_device.context(), options, {bench.steps, bench.peak_tflops});
+  }
+  REQUIRE(bench.model == "124m" && !bench.on_gpu.bf16, ErrorCode::kUsage,
+          "--model {}{}: figures of a CPU are those of the 124m model in fp32; give --device cuda", bench.model,
+          bench.on_gpu.bf16 ? " --bf16" : "");
   otherwise(bench.seq_length, bench.data_parallel ? 256 : 64);
   otherwise(bench.micro_batch_size, bench.data_parallel ? 1 : 4);
   otherwise(bench.accumulate, bench.data_parallel ? 4 : 1);

@@ -56,7 +56,7 @@ void store_block(Out* c, int64_t stride, const float* sums, int64_t rows, int64_
 
 // The calling thread's own.
 Blocks& thread_blocks() {
-  thread_local const std::unique_ptr<Blocks> blocks = std::make_unique<Blocks>();
+  thread_local const std::unique_ptr<Blocks> blocks = std::make_unique_for_overwrite<Blocks>();
   return *blocks;
 }
 

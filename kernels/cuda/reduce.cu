@@ -35,14 +35,15 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // A chain of additions cannot be shared, so one thread adds what the block has fetched. Meant for a step's losses, some
-// ten thousand numbers.
-__global__ void __launch_bounds__(kThreads) sum_in_order_kernel(double* total, const float* x, int64_t n) {
+// ten thousand numbers, and for the blocks of a tensor's norm.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) sum_in_order_kernel(double* total, const T* x, int64_t n) {
   constexpr int kTile = 4 * kThreads;
-  SMEM_STATIC(float, tile, kTile);
+  SMEM_STATIC(T, tile, kTile);
   double sum = 0;
   for (int64_t begin = 0; begin < n; begin += kTile) {
     for (int i = threadIdx.x; i < kTile; i += kThreads) {
-      tile[i] = begin + i < n ? x[begin + i] : 0.0f;
+      tile[i] = begin + i < n ? x[begin + i] : T{0};
     }
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -69,7 +70,11 @@ void sum_of_squares(double* blocks, const float* x, int64_t n, StreamHandle stre
 }
 
 void sum_in_order(double* total, const float* x, int64_t n, StreamHandle stream) {
-  LAUNCH(sum_in_order_kernel, dim3(1), dim3(kThreads), 0, stream, total, x, n);
+  LAUNCH(sum_in_order_kernel<float>, dim3(1), dim3(kThreads), 0, stream, total, x, n);
+}
+
+void sum_in_order(double* total, const double* x, int64_t n, StreamHandle stream) {
+  LAUNCH(sum_in_order_kernel<double>, dim3(1), dim3(kThreads), 0, stream, total, x, n);
 }
 
 }  // namespace ashlar::kernels::cuda

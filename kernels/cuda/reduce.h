@@ -1,4 +1,4 @@
-// Sums in a fixed order on a GPU; the contract is kernels/reduce.h. fp32 in, fp64 out.
+// Sums in a fixed order on a GPU; the contract is kernels/reduce.h. fp32 in (sum_in_order: or fp64), fp64 out.
 #pragma once
 
 #include <cstdint>
@@ -12,5 +12,6 @@ namespace ashlar::kernels::cuda {
 void sum_of_squares(double* blocks, const float* x, int64_t n, StreamHandle stream);
 // The bits of the CPU.
 void sum_in_order(double* total, const float* x, int64_t n, StreamHandle stream);
+void sum_in_order(double* total, const double* x, int64_t n, StreamHandle stream);
 
 }  // namespace ashlar::kernels::cuda

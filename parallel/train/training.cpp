@@ -28,9 +28,17 @@ std::vector<StageChunk*> borrow(const std::vector<std::unique_ptr<StageChunk>>& 
   return all;
 }
 
-std::unique_ptr<Stream> make_stream(Device& device, const TrainOptions&) {
+kernels::KernelOptions kernel_options(const TrainOptions& options) {
+  using kernels::GemmKind;
+  return {.gemm = options.gemm == "own"        ? GemmKind::kOwn
+                  : options.gemm == "cublaslt" ? GemmKind::kCublasLt
+                                               : GemmKind::kAuto,
+          .allow_tf32 = options.allow_tf32};
+}
+
+std::unique_ptr<Stream> make_stream(Device& device, const TrainOptions& options) {
   std::unique_ptr<Stream> stream = device.create_stream();
-  kernels::prepare_kernels(*stream, {});
+  kernels::prepare_kernels(*stream, kernel_options(options));
   return stream;
 }
 
@@ -87,6 +95,10 @@ void go_back(Training& training, const StepResults::Submitted& step) {
 
 }  // namespace
 
+DType compute_dtype(const TrainOptions& options) {
+  return options.bf16 ? DType::kBF16 : DType::kF32;
+}
+
 GptConfig gpt_config(const TrainOptions& options, DType dtype) {
   return {.num_layers = options.num_layers,
           .width = options.hidden_size,
@@ -111,14 +123,14 @@ RankOrder rank_order(const TrainOptions& options) {
   return options.use_tp_pp_dp_mapping ? RankOrder::kTensorPipelineData : RankOrder::kTensorDataPipeline;
 }
 
-Training::Training(RankContext& rank_context, const TrainOptions& resolved, DType dtype)
+Training::Training(RankContext& rank_context, const TrainOptions& resolved)
     : options(resolved),
-      config(gpt_config(resolved, dtype)),
+      config(gpt_config(resolved, compute_dtype(resolved))),
       rank(rank_context),
       stream(make_stream(rank.device, options)),
       grid(rank, grid_shape(options), rank_order(options)),
       chunks(make_chunks(options, config, grid)),
-      store(make_store(rank, grid, chunks, dtype)),
+      store(make_store(rank, grid, chunks, config.dtype)),
       reducer(grid, *stream, store, options.ddp_bucket_size),
       executor(rank, grid, *stream,
                lower(make_schedule(options.pipeline_schedule, grid.shape().pipeline,

@@ -24,6 +24,8 @@ struct TrainState {
   int64_t consumed_samples = 0;
 };
 
+// Pure. The type of weights and activations: bf16 or fp32.
+DType compute_dtype(const TrainOptions& options);
 // Pure. The model that resolved options describe.
 GptConfig gpt_config(const TrainOptions& options, DType dtype = DType::kF32);
 GridShape grid_shape(const TrainOptions& options);
@@ -31,9 +33,8 @@ RankOrder rank_order(const TrainOptions& options);
 
 class Training {
  public:
-  // Collective. `options` are resolved (resolve_options). Initial weights are set from options.seed. `dtype` is that of
-  // weights and activations; fp64 is for tests.
-  Training(RankContext& rank, const TrainOptions& options, DType dtype = DType::kF32);
+  // Collective. `options` are resolved (resolve_options). Initial weights are set from options.seed.
+  Training(RankContext& rank, const TrainOptions& options);
 
   const TrainOptions options;
   const GptConfig config;

@@ -112,10 +112,9 @@ struct Reference {
   std::map<std::string, std::vector<float>> weights;
 };
 
-Reference run_reference(RankContext& alone, const TrainOptions& options, DType dtype, const SampleSource& source,
-                        int64_t steps) {
+Reference run_reference(RankContext& alone, const TrainOptions& options, const SampleSource& source, int64_t steps) {
   Reference reference;
-  Training one(alone, one_rank_options(options), dtype);
+  Training one(alone, one_rank_options(options));
   reference.trace = run_steps(one, source, steps);
   one.stream->synchronize();
   HostCopy copy(alone.device);
@@ -138,14 +137,17 @@ Reference run_reference(RankContext& alone, const TrainOptions& options, DType d
 }  // namespace
 
 LayoutTolerance layout_tolerance(DType dtype) {
-  // Measured with bf16: see tests/parallel/train/bf16_test.cpp.
-  return dtype == DType::kF32 ? LayoutTolerance{} : LayoutTolerance{2e-3, 3e-2, 3e-2, 3e-2};
+  if (dtype == DType::kF32) {
+    return {};
+  }
+  // Seen in bf16 over 20 steps of small models: 9e-5, 4e-3, and 7e-2 in a bias under Adam, which turns the rounding of
+  // small gradients into steps.
+  return {.loss = 1e-3, .grad_norm = 2e-2, .weights_adam = 3e-1, .weights_sgd = 1e-1};
 }
 
-LayoutReport verify_layout(RankContext& rank, const TrainOptions& options, const SampleSource& source, int64_t steps,
-                           DType dtype) {
-  const LayoutTolerance tolerance = layout_tolerance(dtype);
-  Training grid(rank, options, dtype);
+LayoutReport verify_layout(RankContext& rank, const TrainOptions& options, const SampleSource& source, int64_t steps) {
+  const LayoutTolerance tolerance = layout_tolerance(compute_dtype(options));
+  Training grid(rank, options);
   const Trace grid_trace = run_steps(grid, source, steps);
 
   // Rank 0 alone runs the reference, on its device; the others wait for its first broadcast, so the deadline grows with
@@ -159,7 +161,7 @@ LayoutReport verify_layout(RankContext& rank, const TrainOptions& options, const
   agree(rank.world, [&] {
     if (rank.world.rank() == 0) {
       RankContext alone{rank.device, *host_world, *device_world, rank.recorder, rank.log};
-      reference = run_reference(alone, options, dtype, source, steps);
+      reference = run_reference(alone, options, source, steps);
     }
   });
   Trace& one_trace = reference.trace;

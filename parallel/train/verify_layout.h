@@ -33,7 +33,6 @@ struct LayoutReport {
 // and samples; compares losses, pre-clip gradient norms, every weight, and that replicated tensors are equal to the bit
 // on all their holders. The key third of the attention bias is left out under Adam: its true gradient is 0, so Adam
 // turns rounding into steps.
-LayoutReport verify_layout(RankContext& rank, const TrainOptions& options, const SampleSource& source, int64_t steps,
-                           DType dtype = DType::kF32);
+LayoutReport verify_layout(RankContext& rank, const TrainOptions& options, const SampleSource& source, int64_t steps);
 
 }  // namespace ashlar

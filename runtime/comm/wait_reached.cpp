@@ -48,11 +48,10 @@ void check_job_runs(FlightRecorder& recorder) {
 void wait_reached(const Event& event, Stream& stream, FlightRecorder& recorder, std::string_view what) {
   constexpr double kYieldSeconds = 1e-3;
   constexpr std::chrono::microseconds kSleep(50);
-  if (event.reached()) {
-    return;
-  }
   if (stream.device().kind() == DeviceKind::kCpu) {
-    stream.synchronize();  // work of a CPU stream waits for no other rank, and this throws what failed in it
+    if (!event.reached()) {
+      stream.synchronize();  // work of a CPU stream waits for no other rank, and this throws what failed in it
+    }
     return;
   }
   const double start = steady_seconds();
@@ -69,6 +68,7 @@ void wait_reached(const Event& event, Stream& stream, FlightRecorder& recorder, 
       std::this_thread::sleep_for(kSleep);
     }
   }
+  check_job_runs(recorder);  // what was aborted on the device has ended too, with anything as its result
 }
 
 }  // namespace ashlar

@@ -55,7 +55,7 @@ TYPED_TEST(Halves, MatmulInAllTranspositions) {
 
 template <typename T>
 struct Linear {
-  static constexpr int64_t kRows = 33, kOut = 65, kIn = 31;
+  static constexpr int64_t kRows = 33, kOut = 515, kIn = 31;  // more columns than are converted at a time
   std::vector<T> x, w, bias, residual, dy, pre;
   std::vector<T> y = std::vector<T>(residual.size()), act = y, dx = std::vector<T>(x.size());
   std::vector<cpu::Compute<T>> dw = std::vector<cpu::Compute<T>>(w.size());
@@ -86,7 +86,7 @@ TYPED_TEST(Halves, LinearLayers) {
   };
   on_queued_stream([&](Stream& stream) { run(layer, stream), run(exact, stream); });
   expect_rounded(layer.y, exact.y, slack_of(31), "y");
-  expect_rounded(layer.dx, exact.dx, slack_of(65), "dx");
+  expect_rounded(layer.dx, exact.dx, slack_of(515), "dx");
   expect_rounded(layer.dw, exact.dw, slack_of(33), "dw");
 }
 

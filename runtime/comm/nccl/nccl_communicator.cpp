@@ -198,12 +198,18 @@ ncclComm_t NcclCommunicator::split_comm(int color, int key, const std::string& n
   const double timeout = recorder().timeout_seconds();
   // NCCL fills in the child when the parent is out of ncclInProgress; then the child may still be in it.
   const NcclLibrary& nccl = nccl_rank_->nccl();
-  nccl_rank_->call(
-      "ncclCommSplit", [&] { return nccl.split(lane().comm(), color, key, &child, &config); }, lane().comm(), timeout,
-      late);
-  if (child != nullptr) {
-    nccl_rank_->call(
-        "ncclCommSplit", [] { return ncclInProgress; }, child, timeout, late);
+  try {
+    const auto split = [&] { return nccl.split(lane().comm(), color, key, &child, &config); };
+    nccl_rank_->call("ncclCommSplit", split, lane().comm(), timeout, late);
+    if (child != nullptr) {
+      const auto look = [] { return ncclInProgress; };
+      nccl_rank_->call("ncclCommSplit", look, child, timeout, late);
+    }
+  } catch (const Error&) {
+    if (child != nullptr) {
+      nccl.abort(child);
+    }
+    throw;
   }
   return child;
 }

@@ -15,7 +15,7 @@ namespace ashlar {
 class NcclLane {
  public:
   // So many operations may be under way; before one more the host waits for the oldest.
-  static constexpr uint64_t kMaxOps = 256;
+  static constexpr uint64_t kMaxOps = 128;
 
   // `comm` may be null: a group of one, whose operations are copies. `ended(ticket)` is called by any thread, once for
   // each operation, in order, under NcclRank::lanes_mutex(). A channel has no `record_slot` and opens its own.
@@ -74,7 +74,7 @@ class NcclLane {
   const Op& op(uint64_t number) const { return ops_[number % kMaxOps]; }
   void make_room();
   void issued(const OpInfo& info, uint64_t ticket);
-  void use(const char* name, const std::function<ncclResult_t()>& call, const OpInfo& info);
+  void use(const char* name, FunctionRef<ncclResult_t()> call, const OpInfo& info);
 
   NcclRank& rank_;
   ncclComm_t comm_;

@@ -50,17 +50,24 @@ std::shared_ptr<CudaStream> NcclRank::collective_stream() {
   return shared_stream_;
 }
 
-void NcclRank::call(const char* name, const std::function<ncclResult_t()>& call, const ncclComm_t& comm,
-                    double timeout_seconds, const std::function<std::string(double)>& late) {
-  const std::lock_guard lock(calls_mutex_);
-  check_job_runs(recorder_);
-  ncclResult_t result = call();
+void NcclRank::call(const char* name, FunctionRef<ncclResult_t()> call, const ncclComm_t& comm, double timeout_seconds,
+                    FunctionRef<std::string(double)> late) {
+  try {
+    const std::lock_guard lock(calls_mutex_);
+    check_job_runs(recorder_);
+    finish_call(name, call(), comm, timeout_seconds, late);
+  } catch (const Error&) {
+    // NCCL may still put the operation on its stream: not while further out its memory is given back.
+    wait_for_abort();
+    throw;
+  }
+}
+
+void NcclRank::finish_call(const char* name, ncclResult_t result, const ncclComm_t& comm, double timeout_seconds,
+                           FunctionRef<std::string(double)> late) {
   const auto start = Clock::now();
   while (result == ncclInProgress) {
-    if (comm != nullptr && nccl_.async_error(comm, &result) != ncclSuccess) {
-      break;
-    }
-    if (result != ncclInProgress) {
+    if (nccl_.async_error(comm, &result) != ncclSuccess || result != ncclInProgress) {
       break;
     }
     check_job_runs(recorder_);
@@ -73,6 +80,13 @@ void NcclRank::call(const char* name, const std::function<ncclResult_t()>& call,
     check_job_runs(recorder_);  // the watchdog saw it first, and has said more
     fail(ErrorCode::kCommunication,
          fmt::format("NCCL failed at {}: {}; {}", name, nccl_.error_text(result), nccl_.last_error(comm)));
+  }
+}
+
+void NcclRank::wait_for_abort() {
+  const auto start = Clock::now();
+  while (board().job_ended() && !aborted_ && seconds_since(start) < 10) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
@@ -103,26 +117,35 @@ void NcclRank::fail(ErrorCode code, const std::string& text) {
 }
 
 void NcclRank::abort_lanes() {
-  if (aborted_.exchange(true)) {
-    return;
-  }
   // Whoever is inside a call leaves it soon, since the job has ended; if NCCL itself hangs there, nothing is lost.
   const std::unique_lock lock(calls_mutex_, std::chrono::seconds(5));
   for (NcclLane* lane : lanes_) {
     lane->abort();
   }
+  aborted_ = true;
 }
 
-std::string late_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op, double waited_seconds) {
+namespace {
+
+std::vector<MemberState> members_of(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op) {
   std::vector<MemberState> members;
   for (const int world_rank : group.world_ranks) {
     const GroupStatus* status = recorder.board().find_group(world_rank, group.id);
-    const uint64_t issued = status == nullptr ? 0 : status->last_issued.load().number;
-    const uint64_t finished = status == nullptr ? 0 : status->last_finished.load().number;
-    // One that has come waits as this one does, and holds up nobody.
-    members.push_back({.entered = issued >= op.number, .arrived = issued >= op.number || finished >= op.number});
+    const bool entered = status != nullptr && status->last_issued.load().number >= op.number;
+    members.push_back({.entered = entered, .arrived = entered});  // one that has come holds up nobody
   }
-  return late_collective_text(recorder, group, op, waited_seconds, members);
+  return members;
+}
+
+}  // namespace
+
+bool is_missed(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op) {
+  const std::vector<MemberState> members = members_of(recorder, group, op);
+  return std::any_of(members.begin(), members.end(), [](const MemberState& member) { return !member.entered; });
+}
+
+std::string late_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op, double waited_seconds) {
+  return late_collective_text(recorder, group, op, waited_seconds, members_of(recorder, group, op));
 }
 
 }  // namespace ashlar

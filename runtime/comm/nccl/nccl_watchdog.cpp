@@ -75,6 +75,10 @@ std::optional<NcclWatchdog::Failure> NcclWatchdog::look(double now) {
   }
 }
 
+// Where all members have come, an operation is late because one of them waits in another: whoever waits there knows
+// more.
+constexpr double kBehindOthersSeconds = 1;
+
 // An error comes before a late operation, and one that the device has started before one that only waits behind it.
 std::optional<NcclWatchdog::Failure> NcclWatchdog::look_at_lanes(double now) {
   const std::lock_guard lock(rank_.lanes_mutex());
@@ -94,10 +98,11 @@ std::optional<NcclWatchdog::Failure> NcclWatchdog::look_at_lanes(double now) {
                                  oldest ? issued_text(recorder, *oldest) : "", under_way(now), rank_.board().table())};
     }
     const std::optional<NcclLane::Late> found = lane->late(now, recorder.timeout_seconds());
-    const auto worse = [&] {
-      return !late || (found->started != late->started ? found->started : found->waited_seconds > late->waited_seconds);
-    };
-    if (found && worse()) {
+    if (!found || (found->waited_seconds < recorder.timeout_seconds() + kBehindOthersSeconds &&
+                   !is_missed(recorder, lane->group(), found->op))) {
+      continue;
+    }
+    if (!late || (found->started != late->started ? found->started : found->waited_seconds > late->waited_seconds)) {
       late = found;
       late_lane = lane;
     }

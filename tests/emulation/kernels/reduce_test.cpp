@@ -53,19 +53,26 @@ TEST(CudaSumOfSquares, InfinityAndNanPassThrough) {
   }
 }
 
-TEST(CudaSumInOrder, HasTheBitsOfTheCpu) {
+template <typename T>
+void check_sum_in_order() {
   for (const int64_t n : {0, 1, 31, 33, 1024, 1025, 3000}) {
-    const auto x = random_values<float>(n, 1);
+    const std::vector<float> values = random_values<float>(n, 1);
+    const std::vector<T> x(values.begin(), values.end());
     double expected = -1;
     cpu::sum_in_order(&expected, x.data(), n);
     const auto outputs = under_every_order(fmt::format("sum_in_order n {}", n), [&] {
-      const OnDevice<float> device_x(x);
+      const OnDevice<T> device_x(x);
       const OnDevice<double> total(size_t{1});
       cuda::sum_in_order(total.get(), device_x.get(), n, nullptr);
       return std::array{total.values()};
     });
     EXPECT_EQ(outputs[0][0], expected) << n;
   }
+}
+
+TEST(CudaSumInOrder, HasTheBitsOfTheCpu) {
+  check_sum_in_order<float>();
+  check_sum_in_order<double>();
 }
 
 }  // namespace

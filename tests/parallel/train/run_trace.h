@@ -80,7 +80,6 @@ inline bool replicas_are_equal(const Training& training) {
 
 // `prepare` runs once behind the construction, `behind_step` behind every step, on every rank.
 struct RunHooks {
-  DType dtype = DType::kF32;
   std::function<void(Training&)> prepare;
   std::function<void(Training&, const StepResult&)> behind_step;
 };
@@ -94,7 +93,7 @@ inline RunTrace run_steps(const TrainOptions& options, const GridShape& grid, co
   run_ranks(
       grid.num_ranks(),
       [&](RankContext& rank) {
-        Training training(rank, resolved, hooks.dtype);
+        Training training(rank, resolved);
         if (hooks.prepare) {
           hooks.prepare(training);
         }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <functional>
 
+#include "runtime/comm/device_world.h"
 #include "runtime/device/cuda/cuda_device.h"
 #include "tests/runtime/comm/contract_cases.h"
 #include "tests/support/run_ranks.h"
@@ -45,8 +46,15 @@ void register_on_threads(int num_ranks, const std::string& suffix, const ThreadR
 }
 
 int run_under_mpi(int argc, char** argv) {
-  return run_main(argc, argv, [](RankContext& rank) {
-    rank.recorder.set_timeout(60);
+  return run_main(argc, argv, [](RankContext& host) {
+    host.recorder.set_timeout(60);
+    DeviceRequest request;
+    if (std::getenv("ASHLAR_CONTRACT_NCCL") != nullptr) {
+      request = {.kind = DeviceKind::kCuda, .backend = DeviceBackend::kNccl, .gpu_index = host.world.rank()};
+      contract_max_keeps_nan = false;
+    }
+    DeviceWorld world(host, request);
+    RankContext& rank = world.context();
     for (const ContractCase& one : all_cases()) {
       register_case("Processes" + std::to_string(rank.world.size()), one.name, [&rank, one] { one.body(rank); });
     }

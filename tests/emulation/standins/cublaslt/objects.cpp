@@ -316,6 +316,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   if (s.config.workspace_bytes > wanted->second.workspace_bytes) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
+  constexpr uint32_t kOutputsType = CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+  if (problem.d.type != CUDA_R_32F && (wanted->second.reduction_schemes & kOutputsType) != 0) {
+    ++s.counts.rounding_searches;
+  }
   Algorithm algorithm{Algorithm::kMagic, hash_of(problem), s.config.workspace_bytes, {}};
   std::memcpy(algorithm.alignment, wanted->second.alignment, sizeof algorithm.alignment);
   results[0] = {};

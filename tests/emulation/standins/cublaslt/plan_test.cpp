@@ -30,6 +30,7 @@ TEST_F(CublasLtPlans, OnlyTheFirstCallOfAKindMakesAnything) {
     }
   }
   calls.push_back(make_call(bench, {.m = 16, .n = 24, .k = 32, .epilogue = Epilogue::kBias}));
+  calls.push_back(make_call(bench, {.input = Element::kF16, .output = Element::kF16, .m = 16, .n = 24, .k = 32}));
   const auto run = [&] {
     for (const MatmulCall& call : calls) {
       bench.library.matmul(call, bench.handle());
@@ -40,6 +41,7 @@ TEST_F(CublasLtPlans, OnlyTheFirstCallOfAKindMakesAnything) {
   EXPECT_EQ(first.handles, 1);
   EXPECT_EQ(first.searches, static_cast<int>(calls.size()));
   EXPECT_EQ(first.descriptions, static_cast<int>(calls.size()));
+  EXPECT_EQ(first.rounding_searches, 0);
   const int64_t allocations = bench.device->num_allocations();
   for (MatmulCall& call : calls) {  // other matrices of the same kinds
     call = make_call(bench, call);

@@ -21,6 +21,7 @@ void reset_cublaslt(const CublasLtConfig& config = {});
 struct CublasLtCounts {
   int handles = 0, descriptions = 0, layouts = 0, preferences = 0;  // made
   int searches = 0;                                                 // for algorithms
+  int rounding_searches = 0;  // for a 16-bit result, that allowed partial sums rounded to its type
   int products = 0;
   bool operator==(const CublasLtCounts&) const = default;
 };

@@ -9,6 +9,7 @@
 namespace ashlar::standin {
 
 class CleanExit final : public testing::EmptyTestEventListener {
+  void OnTestProgramStart(const testing::UnitTest&) override { reset(); }  // whatever machine the environment plays
   void OnTestEnd(const testing::TestInfo&) override {
     for (const std::string& report : take_reports()) {
       ADD_FAILURE() << "the stand-in reports: " << report;

@@ -15,6 +15,7 @@ constexpr seconds kDeadline{60};  // of every wait: a program that waits longer 
 constexpr int kGreatestPriority = -5;
 
 thread_local OperationRef the_operation;
+thread_local bool this_thread_enqueues = false;  // has enqueued something, on any device
 
 microseconds delay_of(Stream& stream) {
   switch (state().config.delays) {
@@ -101,6 +102,7 @@ void stop_stream(Lock& lock, const StreamRef& stream) {
 
 OperationRef submit(Stream& stream, const std::string& name, std::function<void()> run) {
   State& s = state();
+  this_thread_enqueues = true;
   merge(stream.clock, s.host_clocks[static_cast<size_t>(stream.device)]);
   auto operation = std::make_shared<Operation>();
   operation->text = name + " #" + std::to_string(++s.num_operations) + " on stream " + std::to_string(stream.id);
@@ -183,6 +185,13 @@ void host_has_seen(int device, const Clock& clock) {
   merge(state().host_clocks[static_cast<size_t>(device)], clock);
 }
 
+// A thread that only watches, and never enqueues, orders nothing by what it sees.
+void host_has_asked(int device, const Clock& clock) {
+  if (this_thread_enqueues) {
+    host_has_seen(device, clock);
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -254,7 +263,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
   if (stream->finished < stream->submitted) {
     return finish(stream->device, cudaErrorNotReady);
   }
-  host_has_seen(stream->device, stream->clock);
+  host_has_asked(stream->device, stream->clock);
   return finish(stream->device, cudaSuccess);
 }
 
@@ -337,7 +346,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
     if (event->stream->finished < event->number) {
       return finish(event->device, cudaErrorNotReady);
     }
-    host_has_seen(event->device, event->clock);
+    host_has_asked(event->device, event->clock);
   }
   return finish(event->device, cudaSuccess);
 }

@@ -1,0 +1,265 @@
+// The same training on GPUs that the emulator and the stand-ins play: layers, pipeline, optimizer, checkpoints and
+// grids, against the CPU's run. Emulated kernels are some thousand times slower than real ones, so the model is tiny.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "parallel/train/train_checkpoint.h"
+#include "parallel/train/verify_layout.h"
+#include "tests/emulation/emu/emulator.h"
+#include "tests/emulation/standins/cudart/standin.h"
+#include "tests/parallel/train/run_trace.h"
+#include "tests/support/scratch_dir.h"
+
+namespace ashlar {
+namespace {
+
+using namespace test;
+
+TrainOptions model_xxs() {
+  TrainOptions options = tiny_options();
+  options.num_layers = 2;
+  options.hidden_size = 32;
+  options.num_attention_heads = 2;
+  options.ffn_hidden_size = 64;
+  options.seq_length = 16;
+  options.vocab_size = 19;
+  options.make_vocab_size_divisible_by = 1;
+  options.global_batch_size = 4;
+  return options;
+}
+
+TinySource source_of(const TrainOptions& options) {
+  return TinySource(options.seq_length, options.vocab_size);
+}
+
+ThreadRankOptions on_gpus(DeviceBackend backend) {
+  return {.timeout_seconds = 300, .device = {.kind = DeviceKind::kCuda, .backend = backend}};
+}
+
+std::string name_of(DeviceBackend backend) {
+  return backend == DeviceBackend::kNccl ? "nccl" : "staged";
+}
+
+// The machine of the bridge, with work that waits at random moments.
+void play_random_delays(uint64_t seed) {
+  standin::Config config;
+  config.seed = seed;
+  config.delays = standin::Delays::kRandom;
+  config.devices.resize(8);
+  for (standin::DeviceSpec& device : config.devices) {
+    device.memory_bytes = size_t{4096} << 20;
+  }
+  config.allocate = emu::allocate;
+  config.release = emu::release;
+  standin::reset(config);
+  emu::options().seed = seed;
+}
+
+constexpr double kLoss = 1e-5, kNorm = 1e-4;
+
+class OnDevice : public testing::TestWithParam<DeviceBackend> {};
+
+void expect_the_cpus_run(const TrainOptions& options, const GridShape& grid, DeviceBackend backend, const RunTrace& cpu,
+                         int64_t steps, double loss = kLoss, double norm = kNorm) {
+  const RunTrace gpu = run_steps(options, grid, source_of(options), steps, on_gpus(backend));
+  EXPECT_LE(worst_difference(gpu.losses, cpu.losses), loss) << grid.text() << " " << name_of(backend);
+  EXPECT_LE(worst_difference(gpu.grad_norms, cpu.grad_norms), norm) << grid.text() << " " << name_of(backend);
+}
+
+TEST_P(OnDevice, EveryGridTrainsLikeTheCpu) {
+  const TrainOptions options = model_xxs();
+  const RunTrace cpu = run_steps(options, {1, 1, 1}, source_of(options), 2);
+  for (const GridShape& grid : {GridShape{1, 1, 1}, GridShape{2, 1, 1}, GridShape{1, 2, 1}, GridShape{1, 1, 2},
+                                GridShape{2, 1, 2}, GridShape{1, 2, 2}, GridShape{2, 2, 1}, GridShape{2, 2, 2}}) {
+    expect_the_cpus_run(options, grid, GetParam(), cpu, 2);
+  }
+}
+
+TEST_P(OnDevice, RunsRepeatToTheLastBit) {
+  TrainOptions options = model_xxs();
+  const GridShape grid{2, 2, 1};
+  const RunTrace once = run_steps(options, grid, source_of(options), 2, on_gpus(GetParam()));
+  EXPECT_TRUE(run_steps(options, grid, source_of(options), 2, on_gpus(GetParam())).same_bits(once));
+  options.pipeline_schedule = "gpipe";
+  EXPECT_TRUE(run_steps(options, grid, source_of(options), 2, on_gpus(GetParam())).same_bits(once));
+}
+
+// Steps that are put on the stream before the one in front of them is done.
+TEST_P(OnDevice, ResultsReadOneStepLateAreTheSame) {
+  const TrainOptions options = with_grid(model_xxs(), {1, 2, 1});
+  const TinySource source = source_of(options);
+  const RunTrace expected = run_steps(model_xxs(), {1, 2, 1}, source, 3, on_gpus(GetParam()));
+  run_ranks(
+      2,
+      [&](RankContext& rank) {
+        Training training(rank, options);
+        EXPECT_EQ(result_lag(training), 1u);
+        std::vector<double> losses;
+        for (int step = 0; step < 3; ++step) {
+          submit_step(training, source);
+          while (training.results.num_pending() > (step < 2 ? result_lag(training) : 0)) {
+            const StepResult result = take_result(training);
+            EXPECT_EQ(result.step, static_cast<int64_t>(losses.size()) + 1);
+            losses.push_back(result.loss);
+          }
+        }
+        EXPECT_EQ(losses, expected.losses);
+        EXPECT_EQ(training.store.hash_values(), expected.weight_hashes[static_cast<size_t>(rank.world.rank())].back());
+      },
+      on_gpus(GetParam()));
+}
+
+// The step behind a bad one is on the stream already when the host learns of it: neither changes a weight.
+TEST_P(OnDevice, NonFiniteStepAndTheOneBehindItChangeNothing) {
+  const GridShape grid{1, 2, 1};
+  const TrainOptions options = with_grid(model_xxs(), grid);
+  const TinySource source = source_of(options);
+  run_ranks(
+      grid.num_ranks(),
+      [&](RankContext& rank) {
+        Training training(rank, options);
+        EXPECT_TRUE(train_step(training, source).finite);
+        const uint64_t before = training.store.hash_values();
+        Buffer not_a_number = rank.device.allocate_host(sizeof(float), "test");
+        *reinterpret_cast<float*>(not_a_number.data()) = std::nanf("");
+        ExecutorHooks hooks;
+        hooks.on_activation = [&](int stage, int microbatch, int layer, bool is_output, TensorView activation) {
+          if (training.state.iteration == 1 && stage == 1 && microbatch == 1 && layer == 0 && !is_output) {
+            training.stream->copy(activation.data, not_a_number.data(), sizeof(float));
+          }
+        };
+        training.executor.set_hooks(hooks);
+        submit_step(training, source);  // step 2, with the fault
+        submit_step(training, source);  // step 3
+        const StepResult bad = take_result(training);
+        EXPECT_FALSE(bad.finite);
+        EXPECT_EQ(bad.step, 2);
+        EXPECT_EQ(training.results.num_pending(), 0u);
+        EXPECT_EQ(training.state.iteration, 1);
+        EXPECT_EQ(training.optimizer.num_updates(), 1);
+        EXPECT_EQ(training.store.hash_values(), before);
+        const std::string where = find_non_finite(training, source);
+        EXPECT_NE(where.find("stage 1, in the input of h.1, micro-batch 1"), std::string::npos) << where;
+        training.executor.set_hooks({});
+        EXPECT_TRUE(train_step(training, source).finite);
+        EXPECT_NE(training.store.hash_values(), before);
+      },
+      on_gpus(GetParam()));
+}
+
+TEST_P(OnDevice, AStepAllocatesNothing) {
+  const GridShape grid{1, 2, 1};
+  const TrainOptions options = with_grid(model_xxs(), grid);
+  const TinySource source = source_of(options);
+  run_ranks(
+      grid.num_ranks(),
+      [&](RankContext& rank) {
+        Training training(rank, options);
+        train_step(training, source);
+        train_step(training, source);
+        const int64_t allocations = rank.device.num_allocations();
+        train_step(training, source);
+        EXPECT_EQ(rank.device.num_allocations(), allocations);
+      },
+      on_gpus(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, OnDevice, testing::Values(DeviceBackend::kStaged, DeviceBackend::kNccl),
+                         [](const auto& instance) { return name_of(instance.param); });
+
+// What a GPU saves a CPU goes on from, and the other way round; the same grid of GPUs goes on with the same bits.
+TEST(DeviceCheckpoints, MoveBetweenDevicesAndResume) {
+  const GridShape grid{2, 1, 1};
+  const TrainOptions options = model_xxs();
+  const TinySource source = source_of(options);
+  const ThreadRankOptions gpus = on_gpus(DeviceBackend::kStaged);
+  const ScratchDir scratch;
+  const auto part = [&](const GridShape& shape, const ThreadRankOptions& ranks, const std::string& load, int64_t steps,
+                        const std::string& save) {
+    RunTrace trace;
+    std::mutex mutex;
+    run_ranks(
+        shape.num_ranks(),
+        [&](RankContext& rank) {
+          Training training(rank, with_grid(options, shape));
+          if (!load.empty()) {
+            load_training(training, load, 1);
+          }
+          for (int64_t step = 0; step < steps; ++step) {
+            const StepResult result = train_step(training, source);
+            if (rank.world.rank() == 0) {
+              trace.losses.push_back(result.loss);
+            }
+          }
+          if (!save.empty()) {
+            save_training(training, save, 1);
+          }
+          LogicalTensors weights = gather_logical(training, TensorKind::kValue);
+          const std::lock_guard lock(mutex);
+          trace.weights = std::move(weights);
+        },
+        ranks);
+    return trace;
+  };
+  const RunTrace whole = part(grid, gpus, "", 2, "");
+  part(grid, gpus, "", 1, scratch / "gpu");
+  const RunTrace resumed = part(grid, gpus, scratch / "gpu", 1, "");
+  EXPECT_EQ(resumed.losses.front(), whole.losses.back());
+  EXPECT_EQ(hash_of(resumed.weights), hash_of(whole.weights));
+  const RunTrace on_cpu = part({1, 1, 2}, {}, scratch / "gpu", 1, "");
+  EXPECT_LE(worst_difference(on_cpu.losses, resumed.losses), kLoss);
+  part({1, 1, 1}, {}, "", 1, scratch / "cpu");
+  const RunTrace from_cpu = part(grid, gpus, scratch / "cpu", 1, "");
+  EXPECT_LE(worst_difference(from_cpu.losses, {whole.losses.back()}), kLoss);
+}
+
+// Our own matrix products and attention, in bf16: the CPU's bf16 run to rounding.
+TEST(DeviceBf16, OwnKernelsTrainLikeTheCpu) {
+  TrainOptions options = model_xxs();
+  options.hidden_size = 64;  // one head of 64 on each tensor rank at least
+  options.num_attention_heads = 2;
+  options.bf16 = true;
+  options.gemm = "own";
+  options.make_vocab_size_divisible_by = 8;  // rows of 16 bytes
+  const RunTrace cpu = run_steps(options, {1, 1, 1}, source_of(options), 2);
+  for (const GridShape& grid : {GridShape{1, 1, 1}, GridShape{2, 1, 1}}) {
+    expect_the_cpus_run(options, grid, DeviceBackend::kStaged, cpu, 2, 2e-3, 2e-2);
+  }
+}
+
+TEST(DeviceVerifyLayout, GridEqualsOneGpu) {
+  const GridShape grid{2, 1, 1};
+  const TrainOptions options = with_grid(model_xxs(), grid);
+  run_ranks(
+      grid.num_ranks(),
+      [&](RankContext& rank) {
+        const LayoutReport report = verify_layout(rank, options, source_of(options), 2);
+        EXPECT_TRUE(report.equal) << report.first_difference;
+      },
+      on_gpus(DeviceBackend::kStaged));
+}
+
+// Whatever moment the work of a stream runs at, the bits are the same.
+TEST(DeviceOrder, RandomDelaysChangeNoBit) {
+  TrainOptions options = model_xxs();
+  options.num_layers = 2;
+  options.seq_length = 4;
+  options.hidden_size = 8;
+  options.ffn_hidden_size = 8;
+  options.global_batch_size = 2;
+  const GridShape grid{1, 2, 1};
+  const TinySource source = source_of(options);
+  std::optional<RunTrace> first;
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    play_random_delays(seed);
+    const DeviceBackend backend = seed % 2 == 0 ? DeviceBackend::kStaged : DeviceBackend::kNccl;
+    const RunTrace trace = run_steps(options, grid, source, 2, on_gpus(backend));
+    first = first ? first : trace;
+    ASSERT_TRUE(trace.same_bits(*first)) << "seed " << seed << " " << name_of(backend);
+    ASSERT_TRUE(standin::take_reports().empty());
+  }
+}
+
+}  // namespace
+}  // namespace ashlar
