@@ -191,20 +191,15 @@ void NcclLane::advance(double now) {
   }
 }
 
-std::optional<NcclLane::Late> NcclLane::oldest(double now) const {
+std::optional<NcclLane::Oldest> NcclLane::oldest(double now) const {
   if (num_ended_ == num_issued_) {
     return std::nullopt;
   }
   const Op& first = op(num_ended_ + 1);
-  return Late{.op = first.info,
-              .record_slot = record_slot_,
-              .waited_seconds = now - std::max(first.began_seconds, last_end_seconds_),
-              .started = first.started};
-}
-
-std::optional<NcclLane::Late> NcclLane::late(double now, double timeout_seconds) const {
-  std::optional<Late> first = oldest(now);
-  return first && first->waited_seconds > timeout_seconds ? first : std::nullopt;
+  return Oldest{.op = first.info,
+                .record_slot = record_slot_,
+                .waited_seconds = now - std::max(first.began_seconds, last_end_seconds_),
+                .started = first.started};
 }
 
 std::string NcclLane::async_error() const {

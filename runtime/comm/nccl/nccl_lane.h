@@ -47,17 +47,15 @@ class NcclLane {
   void end();
 
   // For the watchdog, under NcclRank::lanes_mutex().
-  struct Late {
+  struct Oldest {
     OpInfo op;
     int record_slot = 0;
     double waited_seconds = 0;
     bool started = false;  // on the device; otherwise it waits for the work before it
   };
-  void advance(double now);  // notes what has ended
-  // The oldest operation, when it has been under way for that long.
-  std::optional<Late> late(double now, double timeout_seconds) const;
-  std::optional<Late> oldest(double now) const;
-  std::string async_error() const;  // empty: none
+  void advance(double now);                        // notes what has ended
+  std::optional<Oldest> oldest(double now) const;  // of those under way
+  std::string async_error() const;                 // empty: none
   void abort();
 
  private:
