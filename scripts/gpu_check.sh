@@ -5,8 +5,8 @@
 #   scripts/gpu_check.sh --run-only DIR     runs what was packed, where nothing can be installed (DIR/gpu_check.sh is a copy)
 #   scripts/gpu_check.sh --emulated         everything with tiny sizes in the emulated build: tries this script, no figures
 # Further: --steps a,b,..  only these (in this order: kernels, kernels_ptx, conformance, sanitizer, matmul, attention, torch,
-#          bandwidth, train, grid, nccl);  --out DIR  for logs and JSON (gpu_check_results);  --build DIR  packs what is
-#          built there.
+#          bandwidth, train, grid, nccl);  --out DIR  for logs and JSON (build/gpu_check_results; with --run-only
+#          gpu_check_results in the current folder);  --build DIR  packs what is built there.
 #
 # The GPU machine needs an x86-64 CPU with AVX2, a glibc as new as the building machine's, an NVIDIA driver for the CUDA
 # version that was built with (13: R580 or newer, 12: R525 or newer), and that version's libcublasLt.so (540 MB, so not packed) and
@@ -19,14 +19,14 @@ set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 all_steps=(kernels kernels_ptx conformance sanitizer matmul attention torch bandwidth train grid nccl)
-mode=both bundle="" out=gpu_check_results emulated=0 build="" steps=("${all_steps[@]}")
+mode=both bundle="" out="" emulated=0 build="" steps=("${all_steps[@]}")
 while (($# > 0)); do
   case $1 in
     --build-only) mode=build ;;
     --run-only) mode=run bundle=${2:?--run-only needs the packed folder} && shift ;;
     --emulated) emulated=1 ;;
-    --build) build=${2:?--build needs a build folder} && shift ;;
-    --out) out=${2:?--out needs a folder} && shift ;;
+    --build) build=$(realpath -m "${2:?--build needs a build folder}") && shift ;;
+    --out) out=$(realpath -m "${2:?--out needs a folder}") && shift ;;
     --steps) IFS=, read -r -a steps <<<"${2:?--steps needs names}" && shift ;;
     --help | -h) sed -n '2,/^set /p' "$0" | sed '$d; s/^# \{0,1\}//' && exit 0 ;;
     *) echo "gpu_check: unknown argument $1; --help lists them" >&2 && exit 2 ;;
@@ -61,8 +61,8 @@ pack() {
   ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' |
     grep -vE '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv|util|cuda|cudart|cublas|cublasLt|nccl|nvidia[^/]*))\.so' |
     xargs -r cp -L -t "$bundle/lib/" || return 1
-  # The major version of the cuBLASLt that the program will open.
-  strings -n 8 "$program" | grep -oE 'libcublasLt\.so\.[0-9]+' | sort -u | head -n 1 >"$bundle/CUBLASLT"
+  # The cuBLASLt that the program will open; compilers leave beginnings of such a text about, so the longest.
+  strings -n 8 "$program" | grep -oE 'libcublasLt\.so\.[0-9]+' | sort -u | tail -n 1 >"$bundle/CUBLASLT"
   if ((!emulated)); then
     tar -C "$(dirname "$bundle")" -czf "$bundle.tar.gz" "$(basename "$bundle")" || return 1
     local megabytes=$(($(stat -c %s "$bundle.tar.gz") / 1000000))
@@ -102,7 +102,8 @@ summary=() failed=0
 check() {
   local step=$1 limit=$2 start=$SECONDS outcome=ok
   shift 2
-  timeout --kill-after=10 "$limit" "$@" 2>&1 | tee "$out/$step.log" | cut -c 1-400
+  timeout --kill-after=10 "$limit" "$@" 2>&1 | tee "$out/$step.log" |
+    awk 'NR <= 200 {print substr($0, 1, 300)} END {if (NR > 200) print "  .. and " NR - 200 " lines more in the log"}'
   local code=${PIPESTATUS[0]}
   case $code in
     0) ;;
@@ -133,10 +134,9 @@ run_steps() {
   export bundle small_cases='CudaCast.*:CudaGemm/0.TheResidualMayBeTheOutput'
   export libraries=$bundle/lib # for our program alone: Python brings its own
   mkdir -p "$out" && rm -f "$out"/*.json "$out"/*.log
-  out=$(cd "$out" && pwd)
-  local some=() tiny=()
+  local some=() ours=(--cases 'Cuda*') tiny=()
   if ((emulated)); then
-    some=(--cases "$small_cases") tiny=(--tiny)
+    some=(--cases "$small_cases") ours=("${some[@]}") tiny=(--tiny)
   else
     find_libraries
     nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv 2>/dev/null | tee "$out/machine.log"
@@ -146,8 +146,8 @@ run_steps() {
   for step in "${steps[@]}"; do
     case $step in
       kernels) check kernels 300 "${program[@]}" kernels --out "$out/kernels.json" "${some[@]}" ;;
-      # The A100's code on whatever GPU is here, made from its PTX.
-      kernels_ptx) CUDA_FORCE_PTX_JIT=1 check kernels_ptx 600 "${program[@]}" kernels --name kernels_ptx --out "$out/kernels_ptx.json" "${some[@]}" ;;
+      # The A100's code on whatever GPU is here, made from its PTX. cuBLASLt brings no PTX, so without what calls it.
+      kernels_ptx) CUDA_FORCE_PTX_JIT=1 check kernels_ptx 600 "${program[@]}" kernels --name kernels_ptx --out "$out/kernels_ptx.json" "${ours[@]}" ;;
       sanitizer) check sanitizer 300 bash -c sanitizer ;;
       torch) check torch 300 python3 "$bundle/torch_attention.py" --out "$out/torch.json" "${tiny[@]}" ;;
       *) check "$step" 300 "${program[@]}" "$step" --out "$out/$step.json" "${tiny[@]}" ;;
@@ -166,8 +166,11 @@ run_steps() {
   printf '  %s\n' "${summary[@]}"
 }
 
-if [[ $mode != run ]]; then
+if [[ $mode == run ]]; then
+  out=${out:-$PWD/gpu_check_results}
+else
   cd "$here/.." || exit 2
+  out=${out:-$PWD/build/gpu_check_results}
   if [[ -z $build ]]; then
     make_build || { echo "gpu_check: the build failed" >&2; exit 2; }
   fi

@@ -14,7 +14,8 @@
 namespace ashlar {
 namespace {
 
-const std::map<std::string, std::string> kCaseSteps = {{"kernels", "Cuda*"}, {"conformance", "Conformance.*"}};
+const std::map<std::string, std::string> kCaseSteps = {{"kernels", "Cuda*:Dispatch*"},
+                                                       {"conformance", "Conformance.*"}};
 const std::map<std::string, void (*)(Bench&, StepReport&)> kBenchSteps = {
     {"matmul", check_matmul}, {"attention", check_attention}, {"bandwidth", check_bandwidth}};
 const std::map<std::string, void (*)(bool, StepReport&)> kRankSteps = {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/device/cuda/facts.h"
 #include "tests/gpu/gpu_timer.h"
 
 namespace ashlar {
@@ -55,11 +56,17 @@ void StepReport::fail(const std::string& what) {
 }
 
 void StepReport::write(const std::string& path) const {
+  const RankFacts machine = gather_rank_facts({}, {});
   nlohmann::json report = {{"step", step_},
                            {"emulated", !figures_are_real()},
                            {"passed", passed()},
                            {"failures", failures_},
                            {"tables", nlohmann::json::array()}};
+  report["machine"] = {{"host", machine.host},
+                       {"gpu", machine.name},
+                       {"memory_bytes", machine.memory_bytes},
+                       {"driver_version", machine.driver_version},
+                       {"runtime_version", machine.runtime_version}};
   for (const Table& table : tables_) {
     nlohmann::json rows = nlohmann::json::array();
     for (const auto& row : table.rows) {

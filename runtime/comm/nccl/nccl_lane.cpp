@@ -12,6 +12,12 @@
 
 namespace ashlar {
 
+namespace {
+
+constexpr auto kNothingLate = [](double) { return std::string(); };  // of calls that never are ncclInProgress
+
+}  // namespace
+
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -89,7 +95,7 @@ void NcclLane::issued(const OpInfo& info, uint64_t ticket) {
   ++num_issued_;
 }
 
-void NcclLane::use(const char* name, const std::function<ncclResult_t()>& call, const OpInfo& info) {
+void NcclLane::use(const char* name, FunctionRef<ncclResult_t()> call, const OpInfo& info) {
   rank_.call(name, call, comm_, rank_.recorder().timeout_seconds(),
              [&](double waited) { return late_text(rank_.recorder(), group_, info, waited); });
 }
@@ -135,12 +141,13 @@ void NcclLane::wait_host(uint64_t number) {
 
 void NcclLane::begin_end() {
   if (comm_ != nullptr) {
-    rank_.call("ncclCommFinalize",
-               [&] {
-                 const ncclResult_t result = rank_.nccl().finalize(comm_);
-                 return result == ncclInProgress ? ncclSuccess : result;  // end() waits
-               },
-               comm_, 0, {});
+    rank_.call(
+        "ncclCommFinalize",
+        [&] {
+          const ncclResult_t result = rank_.nccl().finalize(comm_);
+          return result == ncclInProgress ? ncclSuccess : result;  // end() waits
+        },
+        comm_, 0, kNothingLate);
   }
 }
 
@@ -161,7 +168,8 @@ void NcclLane::end() {
     ending = std::exchange(comm_, nullptr);
   }
   const ncclComm_t none = nullptr;
-  rank_.call("ncclCommDestroy", [&] { return rank_.nccl().destroy(ending); }, none, 0, {});
+  rank_.call(
+      "ncclCommDestroy", [&] { return rank_.nccl().destroy(ending); }, none, 0, kNothingLate);
 }
 
 void NcclLane::advance(double now) {
@@ -183,20 +191,15 @@ void NcclLane::advance(double now) {
   }
 }
 
-std::optional<NcclLane::Late> NcclLane::oldest(double now) const {
+std::optional<NcclLane::Oldest> NcclLane::oldest(double now) const {
   if (num_ended_ == num_issued_) {
     return std::nullopt;
   }
   const Op& first = op(num_ended_ + 1);
-  return Late{.op = first.info,
-              .record_slot = record_slot_,
-              .waited_seconds = now - std::max(first.began_seconds, last_end_seconds_),
-              .started = first.started};
-}
-
-std::optional<NcclLane::Late> NcclLane::late(double now, double timeout_seconds) const {
-  std::optional<Late> first = oldest(now);
-  return first && first->waited_seconds > timeout_seconds ? first : std::nullopt;
+  return Oldest{.op = first.info,
+                .record_slot = record_slot_,
+                .waited_seconds = now - std::max(first.began_seconds, last_end_seconds_),
+                .started = first.started};
 }
 
 std::string NcclLane::async_error() const {

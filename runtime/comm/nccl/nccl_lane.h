@@ -47,17 +47,15 @@ class NcclLane {
   void end();
 
   // For the watchdog, under NcclRank::lanes_mutex().
-  struct Late {
+  struct Oldest {
     OpInfo op;
     int record_slot = 0;
     double waited_seconds = 0;
     bool started = false;  // on the device; otherwise it waits for the work before it
   };
-  void advance(double now);  // notes what has ended
-  // The oldest operation, when it has been under way for that long.
-  std::optional<Late> late(double now, double timeout_seconds) const;
-  std::optional<Late> oldest(double now) const;
-  std::string async_error() const;  // empty: none
+  void advance(double now);                        // notes what has ended
+  std::optional<Oldest> oldest(double now) const;  // of those under way
+  std::string async_error() const;                 // empty: none
   void abort();
 
  private:
@@ -74,7 +72,7 @@ class NcclLane {
   const Op& op(uint64_t number) const { return ops_[number % kMaxOps]; }
   void make_room();
   void issued(const OpInfo& info, uint64_t ticket);
-  void use(const char* name, const std::function<ncclResult_t()>& call, const OpInfo& info);
+  void use(const char* name, FunctionRef<ncclResult_t()> call, const OpInfo& info);
 
   NcclRank& rank_;
   ncclComm_t comm_;

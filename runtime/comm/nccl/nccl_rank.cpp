@@ -50,8 +50,8 @@ std::shared_ptr<CudaStream> NcclRank::collective_stream() {
   return shared_stream_;
 }
 
-void NcclRank::call(const char* name, const std::function<ncclResult_t()>& call, const ncclComm_t& comm,
-                    double timeout_seconds, const std::function<std::string(double)>& late) {
+void NcclRank::call(const char* name, FunctionRef<ncclResult_t()> call, const ncclComm_t& comm, double timeout_seconds,
+                    FunctionRef<std::string(double)> late) {
   try {
     const std::lock_guard lock(calls_mutex_);
     check_job_runs(recorder_);
@@ -64,7 +64,7 @@ void NcclRank::call(const char* name, const std::function<ncclResult_t()>& call,
 }
 
 void NcclRank::finish_call(const char* name, ncclResult_t result, const ncclComm_t& comm, double timeout_seconds,
-                           const std::function<std::string(double)>& late) {
+                           FunctionRef<std::string(double)> late) {
   const auto start = Clock::now();
   while (result == ncclInProgress) {
     if (nccl_.async_error(comm, &result) != ncclSuccess || result != ncclInProgress) {

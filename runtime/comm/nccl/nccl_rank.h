@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -11,6 +10,7 @@
 
 #include "runtime/comm/host/host_rank.h"
 #include "runtime/comm/launch.h"
+#include "runtime/comm/nccl/function_ref.h"
 #include "runtime/comm/nccl/nccl_library.h"
 #include "runtime/device/cuda/cuda_stream.h"
 
@@ -40,8 +40,8 @@ class NcclRank {
   // Makes one call of NCCL, alone: `call` returns NCCL's result. While the communicator (null: none yet) is then
   // ncclInProgress, waits: Blocks the host, until the deadline, where late(seconds waited) says what to report. Throws
   // when the job was ended.
-  void call(const char* name, const std::function<ncclResult_t()>& call, const ncclComm_t& comm, double timeout_seconds,
-            const std::function<std::string(double)>& late);
+  void call(const char* name, FunctionRef<ncclResult_t()> call, const ncclComm_t& comm, double timeout_seconds,
+            FunctionRef<std::string(double)> late);
 
   // A config for a communicator of that name, which must live as long as the config.
   ncclConfig_t config(const char* name) const;
@@ -58,7 +58,7 @@ class NcclRank {
 
  private:
   void finish_call(const char* name, ncclResult_t result, const ncclComm_t& comm, double timeout_seconds,
-                   const std::function<std::string(double)>& late);
+                   FunctionRef<std::string(double)> late);
   void wait_for_abort();  // once the job has ended
 
   const NcclLibrary nccl_;

@@ -12,7 +12,7 @@
 namespace ashlar {
 namespace {
 
-std::string issued_text(FlightRecorder& recorder, const NcclLane::Late& late) {
+std::string issued_text(FlightRecorder& recorder, const NcclLane::Oldest& late) {
   const std::optional<OpRecord> record = recorder.find(late.record_slot, late.op.kind, late.op.number);
   if (!record || record->step < 0) {
     return {};
@@ -75,20 +75,15 @@ std::optional<NcclWatchdog::Failure> NcclWatchdog::look(double now) {
   }
 }
 
-// Where all members have come, an operation is late because one of them waits in another: whoever waits there knows
-// more.
-constexpr double kBehindOthersSeconds = 1;
-
-// An error comes before a late operation, and one that the device has started before one that only waits behind it.
 std::optional<NcclWatchdog::Failure> NcclWatchdog::look_at_lanes(double now) {
   const std::lock_guard lock(rank_.lanes_mutex());
   FlightRecorder& recorder = rank_.recorder();
-  const NcclLane* late_lane = nullptr;
-  std::optional<NcclLane::Late> late;
+  bool any_started = false;
   for (NcclLane* lane : rank_.lanes()) {
     lane->advance(now);
+    const std::optional<NcclLane::Oldest> oldest = lane->oldest(now);
+    any_started = any_started || (oldest && oldest->started);
     if (const std::string error = lane->async_error(); !error.empty()) {
-      const std::optional<NcclLane::Late> oldest = lane->oldest(now);
       return Failure{ErrorCode::kCommunication,
                      fmt::format("{} hears of a failure from NCCL in group \"{}\": {}; {}{}\n{}{}",
                                  rank_.board().stand(recorder.world_rank()), lane->group().name, error,
@@ -97,13 +92,24 @@ std::optional<NcclWatchdog::Failure> NcclWatchdog::look_at_lanes(double now) {
                                         : "nothing is under way there",
                                  oldest ? issued_text(recorder, *oldest) : "", under_way(now), rank_.board().table())};
     }
-    const std::optional<NcclLane::Late> found = lane->late(now, recorder.timeout_seconds());
-    if (!found || (found->waited_seconds < recorder.timeout_seconds() + kBehindOthersSeconds &&
-                   !is_missed(recorder, lane->group(), found->op))) {
-      continue;
+  }
+  const NcclLane* late_lane = nullptr;
+  std::optional<NcclLane::Oldest> late;
+  for (const NcclLane* lane : rank_.lanes()) {
+    std::optional<NcclLane::Oldest> oldest = lane->oldest(now);
+    if (!oldest || (!oldest->started && any_started)) {
+      continue;  // what the device has not come to waits for what it has
     }
-    if (!late || (found->started != late->started ? found->started : found->waited_seconds > late->waited_seconds)) {
-      late = found;
+    if (!oldest->started) {
+      oldest->waited_seconds = std::min(oldest->waited_seconds, now - recorder.last_progress_seconds());
+    }
+    // Where all members have come, one of them waits in another operation: whoever waits there knows more, and goes
+    // first.
+    constexpr double kBehindOthersSeconds = 1;
+    const double limit =
+        recorder.timeout_seconds() + (is_missed(recorder, lane->group(), oldest->op) ? 0 : kBehindOthersSeconds);
+    if (oldest->waited_seconds > limit && (!late || oldest->waited_seconds > late->waited_seconds)) {
+      late = oldest;
       late_lane = lane;
     }
   }
@@ -122,7 +128,7 @@ std::string NcclWatchdog::under_way(double now) const {
   std::string text = fmt::format("under way on the device of rank {}:", rank_.recorder().world_rank());
   bool any = false;
   for (const NcclLane* lane : rank_.lanes()) {
-    if (const std::optional<NcclLane::Late> oldest = lane->oldest(now)) {
+    if (const std::optional<NcclLane::Oldest> oldest = lane->oldest(now)) {
       text += fmt::format("\n  \"{}\": {}, {} for {:.1f} s{}", lane->group().name, oldest->op.text(),
                           oldest->started ? "started" : "not started", oldest->waited_seconds,
                           issued_text(rank_.recorder(), *oldest));

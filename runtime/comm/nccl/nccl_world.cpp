@@ -69,7 +69,7 @@ ncclComm_t start(NcclRank& rank, RankContext& host, const GroupInfo& group, doub
         [&](double waited) {
           return fmt::format(
               "rank {} waited {:.1f} s for the other ranks at the start of NCCL "
-              "(ncclCommInitRankConfig); see --distributed-init-timeout-seconds\n{}",
+              "(ncclCommInitRankConfig)\n{}",
               rank.recorder().world_rank(), waited, rank.board().table());
         });
   } catch (...) {

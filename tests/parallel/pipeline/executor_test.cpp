@@ -4,62 +4,19 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-#include <mutex>
 #include <thread>
 
-#include "runtime/base/hash.h"
 #include "runtime/device/cpu/cpu_device.h"
-#include "tests/parallel/pipeline/pipeline_rig.h"
-#include "tests/support/run_ranks.h"
+#include "tests/parallel/pipeline/run_schedule.h"
 
 namespace ashlar {
 namespace {
 
+using test::kSteps;
+using test::Outcome;
 using test::PipelineRig;
+using test::run;
 using test::schedule_from;
-
-constexpr int kSteps = 4;
-
-struct Outcome {
-  std::vector<double> losses;
-  double evaluation = 0;
-  std::map<std::string, uint64_t> weights;  // hash of each tensor part
-
-  bool operator==(const Outcome&) const = default;
-};
-
-Outcome run(const Schedule& compute, const std::vector<int64_t>& layers_per_stage, int tensor_size = 1,
-            bool queued = false) {
-  Outcome outcome;
-  outcome.losses.assign(kSteps, 0);
-  std::mutex mutex;
-  int64_t num_layers = 0;
-  for (const int64_t layers : layers_per_stage) {
-    num_layers += layers;
-  }
-  run_ranks(compute.num_ranks() * tensor_size,
-            [&](RankContext& rank) {
-              PipelineRig rig(rank, test::rig_config(num_layers), layers_per_stage, compute);
-              for (int step = 0; step < kSteps; ++step) {
-                const double loss = rig.step(step);
-                const std::lock_guard lock(mutex);
-                outcome.losses[static_cast<size_t>(step)] += rig.grid.coordinate().tensor == 0 ? loss : 0;
-              }
-              const double evaluation = rig.evaluate(9);
-              const std::lock_guard lock(mutex);
-              outcome.evaluation += rig.grid.coordinate().tensor == 0 ? evaluation : 0;
-              for (const ParameterStore::Entry& entry : rig.store.entries()) {
-                const Parameter& parameter = *entry.parameter;
-                const uint64_t hash = hash_bytes(parameter.value.data, parameter.value.bytes());
-                const auto [found, is_new] =
-                    outcome.weights.try_emplace(fmt::format("{} part {}", parameter.name, parameter.shard.index), hash);
-                EXPECT_EQ(found->second, hash) << parameter.name << " differs between its holders";
-              }
-            },
-            {.queued_streams = queued});
-  return outcome;
-}
 
 void expect_equal(const Outcome& ours, const Outcome& expected) {
   EXPECT_EQ(ours.losses, expected.losses);
@@ -136,8 +93,8 @@ TEST(Executor, VShapedPlacement) {
 
 TEST(Executor, QueuedStreamsGiveEqualBits) {
   const Schedule split = schedule_from(4, {0, 1}, {kSplitRank0, kSplitRank1});
-  expect_equal(run(split, {2, 2}, 2, true), run(split, {2, 2}, 2, false));
-  expect_equal(run(one_rank(), {4}, 1, true), run(one_rank(), {4}));
+  expect_equal(run(split, {2, 2}, 2, {.queued_streams = true}), run(split, {2, 2}, 2));
+  expect_equal(run(one_rank(), {4}, 1, {.queued_streams = true}), run(one_rank(), {4}));
 }
 
 // The host reads micro-batch 1 while the stream is still busy with the weight gradients of micro-batch 0, which need
@@ -177,6 +134,15 @@ TEST(Executor, KnowsItsBytesAndTakesNoMore) {
     rig.step(0);
     rig.evaluate(0);
     EXPECT_EQ(rank.device.num_allocations(), allocations);
+  });
+}
+
+// Both directions of a turn go out together: eight transfers of a step in five exchanges.
+TEST(Executor, TransfersWithoutComputeBetweenThemAreOneExchange) {
+  run_ranks(2, [](RankContext& rank) {
+    PipelineRig rig(rank, test::rig_config(2), {1, 1}, make_one_f_one_b(2, 4));
+    rig.step(0);
+    EXPECT_EQ(rig.grid.pipeline().num_ops(OpKind::kExchange), 5);
   });
 }
 

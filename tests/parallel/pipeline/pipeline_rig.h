@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/prepare.h"
 #include "parallel/model/gpt.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/zero/grad_reducer.h"
@@ -68,7 +69,7 @@ class PipelineRig {
   // for each stage.
   PipelineRig(RankContext& rank, const GptConfig& config, const std::vector<int64_t>& layers_per_stage,
               const Schedule& compute)
-      : stream(rank.device.create_stream()),
+      : stream(make_stream(rank.device)),
         grid(rank, {rank.world.size() / compute.num_ranks(), compute.num_ranks(), 1}),
         chunks(make_chunks(config, layers_per_stage, compute)),
         store(make_store(rank, config.dtype)),
@@ -105,6 +106,11 @@ class PipelineRig {
   DirectUpdate update;
 
  private:
+  static std::unique_ptr<Stream> make_stream(Device& device) {
+    std::unique_ptr<Stream> made = device.create_stream();
+    kernels::prepare_kernels(*made, {});
+    return made;
+  }
   std::vector<std::unique_ptr<StageChunk>> make_chunks(const GptConfig& config,
                                                        const std::vector<int64_t>& layers_per_stage,
                                                        const Schedule& compute) const {
