@@ -2,10 +2,14 @@
 // grids, against the CPU's run. Emulated kernels are some thousand times slower than real ones, so the model is tiny.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <optional>
 
 #include "parallel/train/train_checkpoint.h"
 #include "parallel/train/verify_layout.h"
+#include "runtime/device/cuda/cuda_stream.h"
 #include "tests/emulation/emu/emulator.h"
 #include "tests/emulation/standins/cudart/standin.h"
 #include "tests/parallel/train/run_trace.h"
@@ -274,6 +278,36 @@ TEST(DeviceVerifyLayout, GridEqualsOneGpu) {
         EXPECT_TRUE(report.equal) << report.first_difference;
       },
       on_gpus(DeviceBackend::kStaged));
+}
+
+// Two steps go onto the stream while the device stands still: nothing in a step waits for it.
+TEST(DeviceOrder, TheHostDoesNotWaitWithinAStep) {
+  for (const GridShape& grid : {GridShape{1, 1, 1}, GridShape{2, 1, 1}, GridShape{1, 2, 1}}) {
+    const TrainOptions options = with_grid(model_xxs(), grid);
+    const TinySource source = source_of(options);
+    const auto body = [&](RankContext& rank) {
+      Training training(rank, options);
+      train_step(training, source);
+      std::mutex mutex;
+      std::condition_variable opens;
+      bool is_open = false, opened_in_time = false;
+      ASSERT_TRUE(standin::enqueue(cuda_stream(*training.stream).handle(), "a gate", [&] {
+        std::unique_lock lock(mutex);
+        opened_in_time = opens.wait_for(lock, std::chrono::seconds(20), [&] { return is_open; });
+      }));
+      submit_step(training, source);
+      submit_step(training, source);
+      {
+        const std::lock_guard lock(mutex);
+        is_open = true;
+      }
+      opens.notify_all();
+      EXPECT_TRUE(take_result(training).finite);
+      EXPECT_TRUE(take_result(training).finite);
+      EXPECT_TRUE(opened_in_time) << grid.text();
+    };
+    run_ranks(grid.num_ranks(), body, on_gpus(DeviceBackend::kNccl));
+  }
 }
 
 // Whatever moment the work of a stream runs at, the bits are the same.
