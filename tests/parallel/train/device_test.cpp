@@ -9,9 +9,7 @@
 
 #include "parallel/train/train_checkpoint.h"
 #include "parallel/train/verify_layout.h"
-#include "runtime/device/cuda/cuda_stream.h"
-#include "tests/emulation/emu/emulator.h"
-#include "tests/emulation/standins/cudart/standin.h"
+#include "tests/emulation/bridge/played_machine.h"
 #include "tests/parallel/train/run_trace.h"
 #include "tests/support/scratch_dir.h"
 
@@ -43,21 +41,6 @@ ThreadRankOptions on_gpus(DeviceBackend backend) {
 
 std::string name_of(DeviceBackend backend) {
   return backend == DeviceBackend::kNccl ? "nccl" : "staged";
-}
-
-// The machine of the bridge, with work that waits at random moments.
-void play_random_delays(uint64_t seed) {
-  standin::Config config;
-  config.seed = seed;
-  config.delays = standin::Delays::kRandom;
-  config.devices.resize(8);
-  for (standin::DeviceSpec& device : config.devices) {
-    device.memory_bytes = size_t{4096} << 20;
-  }
-  config.allocate = emu::allocate;
-  config.release = emu::release;
-  standin::reset(config);
-  emu::options().seed = seed;
 }
 
 constexpr double kLoss = 1e-5, kNorm = 1e-4;
@@ -291,10 +274,10 @@ TEST(DeviceOrder, TheHostDoesNotWaitWithinAStep) {
       std::mutex mutex;
       std::condition_variable opens;
       bool is_open = false, opened_in_time = false;
-      ASSERT_TRUE(standin::enqueue(cuda_stream(*training.stream).handle(), "a gate", [&] {
+      enqueue_on_gpu(*training.stream, "a gate", [&] {
         std::unique_lock lock(mutex);
         opened_in_time = opens.wait_for(lock, std::chrono::seconds(20), [&] { return is_open; });
-      }));
+      });
       submit_step(training, source);
       submit_step(training, source);
       {
@@ -327,7 +310,7 @@ TEST(DeviceOrder, RandomDelaysChangeNoBit) {
     const RunTrace trace = run_steps(options, grid, source, 2, on_gpus(backend));
     first = first ? first : trace;
     ASSERT_TRUE(trace.same_bits(*first)) << "seed " << seed << " " << name_of(backend);
-    ASSERT_TRUE(standin::take_reports().empty());
+    ASSERT_TRUE(take_machine_reports().empty());
   }
 }
 
