@@ -2,29 +2,46 @@
 
 #include <iostream>
 
+#include "parallel/plan/plan_text.h"
+#include "parallel/train/memory_limit.h"
+#include "parallel/train/run_shape_of.h"
 #include "parallel/train/training.h"
 
 namespace ashlar {
 namespace {
 
+// More ranks than this are told as a formula, so that the plan stays on one screen.
+constexpr int kMostRanksInMap = 8;
+
 // What each pipeline stage holds, in words.
-std::vector<std::string> stage_texts(const TrainOptions& options, const GptConfig& config) {
-  const std::vector<int64_t> layers =
-      split_layers(options.num_layers, options.pipeline_model_parallel_size, options.decoder_first_pipeline_num_layers,
-                   options.decoder_last_pipeline_num_layers);
+std::vector<std::string> stage_texts(const RunShape& shape) {
   std::vector<std::string> texts;
   int64_t first = 0;
-  for (size_t stage = 0; stage < layers.size(); ++stage) {
-    const auto chunk = make_stage(config, layers, static_cast<int>(stage), 0, options.tensor_model_parallel_size);
-    int64_t elements = 0;
-    for (const Parameter* parameter : chunk->parameters()) {
-      elements += parameter->tied_copy && layers.size() == 1 ? 0 : parameter->shard.local().num_elements();
-    }
-    texts.push_back(fmt::format("{}layers {}..{}{}, {} parameters", stage == 0 ? "embedding, " : "", first,
-                                first + layers[stage] - 1, stage + 1 == layers.size() ? ", head" : "", elements));
-    first += layers[stage];
+  for (size_t stage = 0; stage < shape.layers_per_stage.size(); ++stage) {
+    const int64_t count = shape.layers_per_stage[stage];
+    texts.push_back(fmt::format("{}layers {}..{}{}", stage == 0 ? "embedding, " : "", first, first + count - 1,
+                                stage + 1 == shape.layers_per_stage.size() ? ", head" : ""));
+    first += count;
   }
   return texts;
+}
+
+std::string grid_text(const RunShape& shape, RankOrder order) {
+  const GridShape& grid = shape.grid;
+  if (grid.num_ranks() <= kMostRanksInMap) {
+    return grid_map(grid, order, stage_texts(shape));
+  }
+  const int data_stride = world_rank_of(grid, order, {.tensor = 0, .pipeline = 0, .data = grid.data > 1 ? 1 : 0});
+  const int pipeline_stride =
+      world_rank_of(grid, order, {.tensor = 0, .pipeline = grid.pipeline > 1 ? 1 : 0, .data = 0});
+  return fmt::format("grid: {} = {} ranks; rank = tensor + {} x data + {} x pipeline\n", grid.text(), grid.num_ranks(),
+                     data_stride, pipeline_stride);
+}
+
+TimeQuestion time_question(const TrainOptions& options, const RunShape& shape) {
+  const double tokens = options.train_tokens > 0 ? options.train_tokens
+                                                 : static_cast<double>(options.train_iters * shape.tokens_per_step());
+  return {.num_tokens = options.mfu > 0 ? tokens : 0, .peak_flops = options.peak_tflops * 1e12, .mfu = options.mfu};
 }
 
 }  // namespace
@@ -33,26 +50,28 @@ int dry_run(RankContext& rank, const TrainOptions& given) {
   const int world_size = given.world_size > 0 ? given.world_size : rank.world.size();
   TrainOptions options;
   agree(rank.world, [&] { options = resolve_options(given, world_size); });
-  if (rank.world.rank() != 0) {
-    return 0;
-  }
+  const bool speaks = rank.world.rank() == 0;
   if (options.num_layers == 0) {
-    std::cout << grid_map(grid_shape(options), rank_order(options), {});
+    if (speaks) {
+      std::cout << grid_map(grid_shape(options), rank_order(options), {});
+    }
     return 0;
   }
-  const GptConfig config = gpt_config(options);
-  const int64_t tokens = options.global_batch_size * options.seq_length;
-  const int64_t causal = flops_per_token(config, options.seq_length, FlopFormula::kCausal);
-  const int64_t full = flops_per_token(config, options.seq_length, FlopFormula::kFullAttention);
-  std::cout << grid_map(grid_shape(options), rank_order(options), stage_texts(options, config));
-  std::cout << fmt::format(
-      "model: {} parameters, vocabulary {} padded to {}\n"
-      "batch: {} samples = {} micro-batches of {} on each of {} data ranks; {} tokens a step, schedule {}\n"
-      "FLOPs: {} per token, {} per step [{}]\n"
-      "       {} per token, {} per step [{}]\n",
-      count_parameters(config), config.vocab, config.padded_vocab, options.global_batch_size, options.num_microbatches,
-      options.micro_batch_size, options.data_parallel_size, tokens, options.pipeline_schedule, causal, causal * tokens,
-      flop_formula_name(FlopFormula::kCausal), full, full * tokens, flop_formula_name(FlopFormula::kFullAttention));
+  const DeviceRequest device = named_device(options);
+  const RunShape shape = run_shape_of(options, device);
+  if (speaks) {
+    std::cout << grid_text(shape, rank_order(options));
+  }
+  if (options.micro_batch_size == 0 || options.seq_length == 0) {
+    if (speaks) {
+      std::cout << "memory, traffic and FLOPs depend on --micro-batch-size and --seq-length: give both\n";
+    }
+    return 0;
+  }
+  if (speaks) {
+    std::cout << plan_text(shape, time_question(options, shape)) << std::flush;
+  }
+  agree(rank.world, [&] { check_memory_limit(options, device); });
   return 0;
 }
 

@@ -6,7 +6,8 @@
 
 namespace ashlar {
 
-// Prints the map of ranks, parameters per stage, FLOPs and batch arithmetic for --world-size ranks (or those started).
+// Collective. Prints the ranks, memory by kind, traffic, FLOPs, bubble and days for --world-size ranks (or those
+// started), and throws where --memory-limit-gb is too little. Allocates no model, whatever its size.
 int dry_run(RankContext& rank, const TrainOptions& options);
 
 }  // namespace ashlar

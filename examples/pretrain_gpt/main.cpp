@@ -5,6 +5,7 @@
 #include "examples/pretrain_gpt/dry_run.h"
 #include "examples/pretrain_gpt/run_report.h"
 #include "parallel/model/hf_gpt2.h"
+#include "parallel/train/memory_limit.h"
 #include "parallel/train/signals.h"
 #include "parallel/train/start.h"
 #include "parallel/train/start_device.h"
@@ -173,7 +174,9 @@ int pretrain_gpt(RankContext& rank, const std::vector<std::string>& args) {
     return dry_run(rank, command.options);
   }
   const TrainOptions options = resolve_for_world(rank, command.options);
-  DeviceWorld on_device(rank, start_device(rank, options));
+  const DeviceRequest device = start_device(rank, options);
+  agree(rank.world, [&] { check_memory_limit(options, device); });
+  DeviceWorld on_device(rank, device);
   return options.verify_layout > 0 ? run_verify_layout(on_device.context(), options)
                                    : run_training(on_device.context(), options);
 }

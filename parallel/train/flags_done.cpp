@@ -139,6 +139,11 @@ void model_and_grid(Rows& t) {
         "matrix products on GPUs: cuBLASLt, our own kernels (16-bit operands), or whichever fits")
       .one_of({"auto", "own", "cublaslt"});
   t.row("allow-tf32", &O::allow_tf32, "", "fp32 matrix products on GPUs may round their operands to TF32");
+  t.row(
+       "memory-limit-gb", &O::memory_limit_gb, "X",
+       "device memory of a rank in 10^9 bytes; a run that needs more ends before it allocates, and says what would fit")
+      .above(0)
+      .by_default("none");
 }
 
 void batch_and_optimizer(Rows& t) {
@@ -227,10 +232,20 @@ void output_run_and_tests(Rows& t) {
   t.group(FlagGroup::kRun);
   t.parser_row("config", "FILE", "read flags from a TOML file (names without dashes); the command line wins")
       .by_default("none");
-  t.row("dry-run", &O::dry_run, "", "check everything, print the map of ranks, train nothing");
+  t.row("dry-run", &O::dry_run, "", "check everything, print ranks, memory, traffic and FLOPs, train nothing");
   t.row("world-size", &O::world_size, "N", "with --dry-run: as if started on N ranks")
       .at_least(1)
       .by_default("as started");
+  t.row("train-tokens", &O::train_tokens, "X", "with --dry-run: days that so many tokens take (2e12)")
+      .above(0)
+      .by_default("of the run");
+  t.row("peak-tflops", &O::peak_tflops, "X", "with --dry-run: TFLOP/s that one rank can reach at most, for the days")
+      .above(0)
+      .by_default("none");
+  t.row("mfu", &O::mfu, "X",
+        "with --dry-run: model FLOPs utilisation, the part of --peak-tflops that is reached (0.45)")
+      .within({.min = 0, .max = 1, .min_open = true})
+      .by_default("none");
   t.row("verify-layout", &O::verify_layout, "N", "run N steps on one rank and on the grid, and compare every weight")
       .at_least(1)
       .by_default("off");

@@ -167,6 +167,9 @@ std::vector<std::string> unused_notes(const std::set<std::string>& given, const 
   for (const char* name : {"gemm", "allow-tf32"}) {
     unused(name, o.device == "cpu", "--device cpu: it is about matrix products on GPUs");
   }
+  for (const char* name : {"train-tokens", "peak-tflops", "mfu"}) {
+    unused(name, !o.dry_run, "it is for --dry-run");
+  }
   unused("exit-on-missing-checkpoint", o.load.empty(), "there is no --load");
   return notes;
 }

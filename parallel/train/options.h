@@ -90,10 +90,14 @@ struct TrainOptions {
   std::string gemm = "auto";        // auto, own, cublaslt
   bool allow_tf32 = false;
   bool bf16 = false;
+  double memory_limit_gb = 0;  // 10^9 bytes of device memory a rank; 0: no limit
 
   // actions other than training
   bool dry_run = false;
   int world_size = 0;         // with dry_run: plan for this many ranks
+  double train_tokens = 0;    // with dry_run: say how long they take; 0: those of the run
+  double peak_tflops = 0;     // of one rank
+  double mfu = 0;             // part of the peak
   int64_t verify_layout = 0;  // steps
 
   // faults on demand, for tests: see TestPoint

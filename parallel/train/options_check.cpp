@@ -204,6 +204,10 @@ void check_files_and_run(const TrainOptions& o, Problems& problems) {
   problems.add_if(o.world_size > 0 && !o.dry_run && o.data_parallel_size == 0,
                   "--world-size {} is for --dry-run; a run has as many ranks as it is started with: mpirun -np {}",
                   o.world_size, o.world_size);
+  problems.add_if((o.peak_tflops > 0) != (o.mfu > 0) || (o.train_tokens > 0 && o.mfu == 0),
+                  "the days of a training need --peak-tflops X and --mfu X (and --train-tokens X, where --train-iters "
+                  "does not say how many); got --peak-tflops {}, --mfu {}",
+                  o.peak_tflops, o.mfu);
   const std::pair<const char*, const std::string*> points[] = {
       {"test-hang", &o.test_hang}, {"test-nan", &o.test_nan}, {"test-write-fault", &o.test_write_fault}};
   for (const auto& [flag, text] : points) {

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 
-#include "kernels/prepare.h"
+#include "parallel/plan/memory.h"
+#include "parallel/train/run_shape_of.h"
 #include "parallel/train/training.h"
 #include "runtime/base/threads.h"
 #include "runtime/comm/nccl/nccl_world.h"
@@ -103,26 +104,11 @@ void bind(RankContext& rank, const std::vector<RankFacts>& ranks) {
 }  // namespace
 
 int64_t planned_device_bytes(const TrainOptions& options, int world_rank) {
-  const GridShape shape = grid_shape(options);
-  const GridCoordinate coordinate = coordinate_of(shape, rank_order(options), world_rank);
-  const GptConfig config = gpt_config(options, options.bf16 ? DType::kBF16 : DType::kF32);
-  const auto stage =
-      make_stage(config,
-                 split_layers(options.num_layers, options.pipeline_model_parallel_size,
-                              options.decoder_first_pipeline_num_layers, options.decoder_last_pipeline_num_layers),
-                 coordinate.pipeline, coordinate.tensor, shape.tensor);
-  // fp32: value (or master), gradient and two moments; and the 16-bit copy that the kernels read.
-  const int64_t bytes_of_element = 4 + 4 + (options.optimizer == "adam" ? 8 : 0) + (options.bf16 ? 2 : 0);
-  int64_t elements = 0;
-  for (const Parameter* parameter : stage->parameters()) {
-    elements += parameter->tied_copy && shape.pipeline == 1 ? 0 : parameter->shard.local().num_elements();
-  }
-  const BatchShape batch{options.micro_batch_size, options.seq_length};
-  const int64_t in_flight = options.pipeline_schedule == "gpipe"
-                                ? options.num_microbatches
-                                : std::min<int64_t>(shape.pipeline - coordinate.pipeline, options.num_microbatches);
-  return elements * bytes_of_element + in_flight * static_cast<int64_t>(stage->saved_bytes(batch)) +
-         static_cast<int64_t>(stage->workspace_bytes(batch) + kernels::kernel_workspace_bytes(DeviceKind::kCuda));
+  const GridCoordinate coordinate = coordinate_of(grid_shape(options), rank_order(options), world_rank);
+  const DeviceRequest device{
+      .kind = DeviceKind::kCuda,
+      .backend = options.distributed_backend == "staged" ? DeviceBackend::kStaged : DeviceBackend::kNccl};
+  return plan_memory(run_shape_of(options, device))[static_cast<size_t>(coordinate.pipeline)].total();
 }
 
 DeviceRequest start_device(RankContext& rank, const TrainOptions& options) {

@@ -13,8 +13,7 @@ namespace ashlar {
 // `options` are resolved.
 DeviceRequest start_device(RankContext& rank, const TrainOptions& options);
 
-// Pure. Device memory that a rank of these resolved options needs at least: parameters, gradients, optimizer state,
-// saved activations, workspace.
+// Pure. Device memory that a rank of these resolved options allocates on a GPU before its first step (plan_memory).
 int64_t planned_device_bytes(const TrainOptions& options, int world_rank);
 
 }  // namespace ashlar

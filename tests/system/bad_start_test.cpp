@@ -76,6 +76,15 @@ TEST_F(BadStart, UnknownMisspeltAndDeadFlags) {
   expect_refused(1, tiny().with("--world-size 4"), {"--world-size 4 is for --dry-run", "mpirun -np 4"});
 }
 
+TEST_F(BadStart, MoreMemoryThanItsLimit) {
+  expect_refused(2, tiny().with("--memory-limit-gb 0.0001"),
+                 {"--memory-limit-gb 0.0001: a rank of stage 0 needs", "optimizer state", "largest item: "});
+  expect_refused(1, tiny().with("--memory-limit-gb 0"), {"--memory-limit-gb expects a number above 0"});
+  expect_refused(1, tiny().with("--dry-run --mfu 0.4"), {"the days of a training need --peak-tflops X and --mfu X"});
+  expect_refused(1, tiny().with("--dry-run --peak-tflops 312 --mfu 40"),
+                 {"--mfu expects a number", "nearest legal value: 1"});
+}
+
 TEST_F(BadStart, FaultsOnRanksThatDoNotExist) {
   expect_refused(2, tiny().with("--test-nan rank=2,step=1"),
                  {"--test-nan rank=2,step=1: there is no rank 2 among 2 ranks; nearest legal value: rank=1"});

@@ -1,0 +1,158 @@
+#include "parallel/plan/memory.h"
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+
+#include "kernels/prepare.h"
+#include "kernels/reduce.h"
+#include "kernels/stat_dtype.h"
+#include "parallel/pipeline/slots.h"
+#include "parallel/schedule/schedule.h"
+
+namespace ashlar {
+namespace {
+
+// Of a communicator over NCCL, for each of its ranks and one more: a color and a key, as int64.
+constexpr int64_t kNcclScratchBytes = 16;
+
+bool shares_value(const RunShape& shape, const Parameter& parameter) {
+  return parameter.tied_copy && shape.grid.pipeline == 1;
+}
+
+void count_parameters(const RunShape& shape, std::span<Parameter* const> parameters, RankMemory& memory) {
+  const DType stat = kernels::stat_dtype(shape.config.dtype);
+  Arena values, grads, moments, masters;
+  for (const Parameter* parameter : parameters) {
+    const Shape local = parameter->shard.local();
+    take_tensor(grads, stat, local);
+    if (shares_value(shape, *parameter)) {
+      continue;
+    }
+    take_tensor(values, shape.config.dtype, local);
+    if (shape.optimizer == OptimizerKind::kAdamW) {
+      take_tensor(moments, stat, local);
+      take_tensor(moments, stat, local);
+    }
+    if (shape.config.dtype != stat) {
+      take_tensor(masters, stat, local);
+    }
+  }
+  memory.bytes[static_cast<size_t>(MemoryItem::kParameters)] = static_cast<int64_t>(values.used());
+  memory.bytes[static_cast<size_t>(MemoryItem::kGradients)] = static_cast<int64_t>(grads.used());
+  memory.bytes[static_cast<size_t>(MemoryItem::kOptimizer)] = static_cast<int64_t>(moments.used() + masters.used());
+}
+
+void count_activations(const RunShape& shape, const StageChunk& chunk, const StageSlots& slots, RankMemory& memory) {
+  Arena activations, gradients, workspace;
+  for (int slot = 0; slot < slots.activations; ++slot) {
+    chunk.activation_layout(activations, shape.batch);
+  }
+  const int num_boundaries = slots.output_gradients + (chunk.is_first() ? 0 : 2);
+  for (int boundary = 0; boundary < num_boundaries; ++boundary) {
+    chunk.boundary_layout(gradients, shape.batch);
+  }
+  for (int slot = 0; slot < std::max(slots.pending_gradients, 1); ++slot) {
+    chunk.gradient_layout(gradients, shape.batch, slots.pending_gradients > 0);
+  }
+  workspace.take(chunk.workspace_bytes(shape.batch));
+  take_tensor(workspace, DType::kF64, {shape.num_microbatches});
+  take_tensor(workspace, DType::kF64, {2});
+  memory.bytes[static_cast<size_t>(MemoryItem::kActivations)] = static_cast<int64_t>(activations.used());
+  memory.bytes[static_cast<size_t>(MemoryItem::kActivationGradients)] = static_cast<int64_t>(gradients.used());
+  memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] = static_cast<int64_t>(workspace.used());
+}
+
+// Numbers in fp64 that stand in tensors of their own: the norm by blocks and by tensors, the scalars of an update, what
+// a step leaves behind.
+int64_t count_numbers(const RunShape& shape, std::span<Parameter* const> parameters, int64_t num_tensors) {
+  int64_t most_blocks = 1;
+  for (const Parameter* parameter : parameters) {
+    const int64_t elements = parameter->shard.local().num_elements();
+    most_blocks = std::max(most_blocks, (elements + kernels::kNormBlock - 1) / kernels::kNormBlock);
+  }
+  const int64_t numbers = most_blocks + num_tensors * shape.grid.tensor + kernels::kNumUpdateScalars + kNumStepCells +
+                          kernels::kNumStepResults;
+  return numbers * static_cast<int64_t>(sizeof(double));
+}
+
+int64_t count_communication(const RunShape& shape, bool holds_vocabulary) {
+  if (shape.backend != DeviceBackend::kNccl) {
+    return 0;
+  }
+  const GridShape& grid = shape.grid;
+  std::vector<int> groups{grid.num_ranks(), grid.tensor, grid.pipeline, grid.data, grid.tensor * grid.pipeline};
+  if (holds_vocabulary) {
+    groups.push_back(grid.pipeline == 1 ? 1 : 2);
+  }
+  return kNcclScratchBytes * std::accumulate(groups.begin(), groups.end(), static_cast<int64_t>(groups.size()));
+}
+
+}  // namespace
+
+const char* memory_item_name(MemoryItem item) {
+  static constexpr std::array<const char*, kNumMemoryItems> kNames{
+      "parameters",           "gradients", "optimizer state",    "activations",
+      "activation gradients", "workspace", "kernels' workspace", "communication"};
+  return kNames[static_cast<size_t>(item)];
+}
+
+int64_t RankMemory::total() const {
+  return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+}
+
+MemoryItem RankMemory::largest() const {
+  return static_cast<MemoryItem>(std::ranges::max_element(bytes) - bytes.begin());
+}
+
+std::vector<StageSlots> count_stage_slots(const std::string& schedule, int num_stages, int num_microbatches) {
+  const Schedule training = lower(make_schedule(schedule, num_stages, num_microbatches));
+  const Schedule evaluation = lower(make_forward_only(num_stages, num_microbatches), {.reduce_grads = false});
+  std::vector<StageSlots> stages;
+  for (int stage = 0; stage < num_stages; ++stage) {
+    const SlotCounts slots = count_slots(training, stage, false);
+    stages.push_back({.activations = std::max(slots.activations, count_slots(evaluation, stage, true).activations),
+                      .output_gradients = slots.output_gradients,
+                      .pending_gradients = slots.pending_gradients});
+  }
+  return stages;
+}
+
+std::vector<RankMemory> plan_memory(const RunShape& shape) {
+  return plan_memory(shape, count_stage_slots(shape.schedule, shape.grid.pipeline, shape.num_microbatches));
+}
+
+std::vector<RankMemory> plan_memory(const RunShape& shape, const std::vector<StageSlots>& slots) {
+  const auto num_tensors = static_cast<int64_t>(global_parameters(shape.config).size());
+  std::vector<RankMemory> stages;
+  for (int stage = 0; stage < shape.grid.pipeline; ++stage) {
+    const auto chunk = make_stage(shape.config, shape.layers_per_stage, stage, 0, shape.grid.tensor);
+    const std::vector<Parameter*> parameters = chunk->parameters();
+    RankMemory& memory = stages.emplace_back();
+    count_parameters(shape, parameters, memory);
+    count_activations(shape, *chunk, slots[static_cast<size_t>(stage)], memory);
+    memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] += count_numbers(shape, parameters, num_tensors);
+    memory.bytes[static_cast<size_t>(MemoryItem::kKernels)] =
+        static_cast<int64_t>(kernels::kernel_workspace_bytes(shape.device));
+    memory.bytes[static_cast<size_t>(MemoryItem::kCommunication)] =
+        count_communication(shape, chunk->is_first() || chunk->is_last());
+  }
+  return stages;
+}
+
+int64_t least_memory(const RunShape& shape) {
+  int64_t most = 0;
+  for (int stage = 0; stage < shape.grid.pipeline; ++stage) {
+    const auto chunk = make_stage(shape.config, shape.layers_per_stage, stage, 0, shape.grid.tensor);
+    RankMemory memory;
+    count_parameters(shape, chunk->parameters(), memory);
+    most = std::max(most, memory.total());
+  }
+  return most;
+}
+
+size_t fullest_stage(const std::vector<RankMemory>& stages) {
+  return static_cast<size_t>(std::ranges::max_element(stages, {}, &RankMemory::total) - stages.begin());
+}
+
+}  // namespace ashlar

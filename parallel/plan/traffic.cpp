@@ -1,0 +1,95 @@
+#include "parallel/plan/traffic.h"
+
+#include <algorithm>
+
+#include "kernels/stat_dtype.h"
+#include "parallel/schedule/schedule.h"
+
+namespace ashlar {
+namespace {
+
+GroupTraffic& of(RankTraffic& traffic, TrafficGroup group) {
+  return traffic[static_cast<size_t>(group)];
+}
+
+void add_all_reduce(GroupTraffic& to, int64_t bytes, int64_t times = 1) {
+  to.payload_bytes += bytes * times;
+  to.wire_bytes += 2 * (to.num_ranks - 1) * bytes / to.num_ranks * times;
+}
+
+void add_all_gather(GroupTraffic& to, int64_t own_bytes, int64_t times) {
+  to.payload_bytes += own_bytes * times;
+  to.wire_bytes += (to.num_ranks - 1) * own_bytes * times;
+}
+
+// Shoeybi et al., arXiv:1909.08053, section 3: a column-parallel linear and the row-parallel one behind it cost one
+// all-reduce of [B,T,C] forward and one backward, and a block has two such pairs. Beside them: the embedding forward,
+// the head's input gradient, and the head's 3 statistics of each target from every rank.
+void add_tensor(const RunShape& shape, int stage, GroupTraffic& to) {
+  const int64_t rows = shape.batch.batch * shape.batch.seq;
+  const auto element = static_cast<int64_t>(dtype_bytes(shape.config.dtype));
+  const auto stat = static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(shape.config.dtype)));
+  const bool is_first = stage == 0;
+  const bool is_last = stage == shape.grid.pipeline - 1;
+  const int64_t num_reduces =
+      4 * shape.layers_per_stage[static_cast<size_t>(stage)] + (is_first ? 1 : 0) + (is_last ? 1 : 0);
+  add_all_reduce(to, rows * shape.config.width * element, num_reduces * shape.num_microbatches);
+  if (is_last) {
+    add_all_gather(to, rows * 3 * stat, shape.num_microbatches);
+  }
+}
+
+void add_pipeline(const RunShape& shape, const std::vector<Action>& actions, GroupTraffic& to) {
+  const int64_t boundary =
+      shape.batch.batch * shape.batch.seq * shape.config.width * static_cast<int64_t>(dtype_bytes(shape.config.dtype));
+  const auto num_sends = std::ranges::count_if(actions, [](const Action& action) { return is_send(action.kind); });
+  to.payload_bytes += boundary * num_sends;
+  to.wire_bytes += boundary * num_sends;
+}
+
+// Buckets are ranges of the arena, so the gaps between its tensors travel too.
+void add_gradients(const RunShape& shape, const StageChunk& chunk, RankTraffic& traffic) {
+  const DType stat = kernels::stat_dtype(shape.config.dtype);
+  Arena grads;
+  for (const Parameter* parameter : chunk.parameters()) {
+    take_tensor(grads, stat, parameter->shard.local());
+    if (shape.grid.pipeline > 1 && (parameter->tied_first || parameter->tied_copy)) {
+      add_all_reduce(of(traffic, TrafficGroup::kEmbedding),
+                     parameter->shard.local().num_elements() * static_cast<int64_t>(dtype_bytes(stat)));
+    }
+  }
+  add_all_reduce(of(traffic, TrafficGroup::kData), static_cast<int64_t>(grads.used()));
+}
+
+}  // namespace
+
+const char* traffic_group_name(TrafficGroup group) {
+  static constexpr std::array<const char*, kNumTrafficGroups> kNames{"tensor",    "pipeline", "data",
+                                                                     "embedding", "model",    "world"};
+  return kNames[static_cast<size_t>(group)];
+}
+
+std::vector<RankTraffic> plan_traffic(const RunShape& shape) {
+  const GridShape& grid = shape.grid;
+  const Schedule schedule = lower(make_schedule(shape.schedule, grid.pipeline, shape.num_microbatches));
+  const auto num_tensors = static_cast<int64_t>(global_parameters(shape.config).size());
+  std::vector<RankTraffic> stages;
+  for (int stage = 0; stage < grid.pipeline; ++stage) {
+    const auto chunk = make_stage(shape.config, shape.layers_per_stage, stage, 0, grid.tensor);
+    RankTraffic& traffic = stages.emplace_back();
+    of(traffic, TrafficGroup::kTensor).num_ranks = grid.tensor;
+    of(traffic, TrafficGroup::kPipeline).num_ranks = grid.pipeline;
+    of(traffic, TrafficGroup::kData).num_ranks = grid.data;
+    of(traffic, TrafficGroup::kEmbedding).num_ranks = std::min(grid.pipeline, 2);
+    of(traffic, TrafficGroup::kModel).num_ranks = grid.tensor * grid.pipeline;
+    of(traffic, TrafficGroup::kWorld).num_ranks = grid.num_ranks();
+    add_tensor(shape, stage, of(traffic, TrafficGroup::kTensor));
+    add_pipeline(shape, schedule.actions[static_cast<size_t>(stage)], of(traffic, TrafficGroup::kPipeline));
+    add_gradients(shape, *chunk, traffic);
+    add_all_reduce(of(traffic, TrafficGroup::kModel), num_tensors * grid.tensor * static_cast<int64_t>(sizeof(double)));
+    add_all_reduce(of(traffic, TrafficGroup::kWorld), kNumStepCells * static_cast<int64_t>(sizeof(double)));
+  }
+  return stages;
+}
+
+}  // namespace ashlar

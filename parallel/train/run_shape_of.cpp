@@ -1,0 +1,30 @@
+#include "parallel/train/run_shape_of.h"
+
+#include "parallel/train/training.h"
+
+namespace ashlar {
+
+RunShape run_shape_of(const TrainOptions& options, const DeviceRequest& device) {
+  return {.config = gpt_config(options, compute_dtype(options)),
+          .layers_per_stage =
+              split_layers(options.num_layers, options.pipeline_model_parallel_size,
+                           options.decoder_first_pipeline_num_layers, options.decoder_last_pipeline_num_layers),
+          .grid = grid_shape(options),
+          .schedule = options.pipeline_schedule,
+          .num_microbatches = static_cast<int>(options.num_microbatches),
+          .batch = {options.micro_batch_size, options.seq_length},
+          .optimizer = options.optimizer == "sgd" ? OptimizerKind::kSgd : OptimizerKind::kAdamW,
+          .device = device.kind,
+          .backend = device.backend};
+}
+
+DeviceRequest named_device(const TrainOptions& options) {
+  const bool names_gpu_traffic = options.distributed_backend == "nccl" || options.distributed_backend == "staged";
+  if (options.device == "cpu" || (options.device == "auto" && !names_gpu_traffic)) {
+    return {};
+  }
+  return {.kind = DeviceKind::kCuda,
+          .backend = options.distributed_backend == "staged" ? DeviceBackend::kStaged : DeviceBackend::kNccl};
+}
+
+}  // namespace ashlar

@@ -1,0 +1,81 @@
+// What the plan says and what a run has allocated before its first step are one number, by kind and to the byte.
+#include "parallel/plan/memory.h"
+
+#include <gtest/gtest.h>
+
+#include "parallel/train/run_shape_of.h"
+#include "tests/parallel/train/run_trace.h"
+
+namespace ashlar {
+namespace {
+
+using namespace test;
+
+void expect_plan_is_allocated(const TrainOptions& options, const GridShape& grid) {
+  const TrainOptions resolved = with_grid(options, grid);
+  const std::vector<RankMemory> plan = plan_memory(run_shape_of(resolved, {}));
+  ASSERT_EQ(plan.size(), static_cast<size_t>(grid.pipeline));
+  const TinySource source(options.seq_length, options.vocab_size);
+  run_ranks(grid.num_ranks(), [&](RankContext& rank) {
+    const int64_t before = rank.device.allocated_bytes();
+    Training training(rank, resolved);
+    const std::string where =
+        fmt::format("{} {} {} {} micro-batch {} rank {}", grid.text(), options.pipeline_schedule,
+                    options.untie_embeddings_and_output_weights ? "untied" : "tied", dtype_name(training.config.dtype),
+                    options.micro_batch_size, rank.world.rank());
+    const RankMemory& planned = plan[static_cast<size_t>(training.grid.coordinate().pipeline)];
+    const PipelineBytes& bytes = training.executor.bytes();
+    EXPECT_EQ(planned.of(MemoryItem::kParameters), static_cast<int64_t>(training.store.value_bytes())) << where;
+    EXPECT_EQ(planned.of(MemoryItem::kGradients), static_cast<int64_t>(training.store.grad_bytes())) << where;
+    EXPECT_EQ(planned.of(MemoryItem::kOptimizer), static_cast<int64_t>(training.optimizer.state_bytes())) << where;
+    EXPECT_EQ(planned.of(MemoryItem::kActivations), static_cast<int64_t>(bytes.activations)) << where;
+    EXPECT_EQ(planned.of(MemoryItem::kActivationGradients), static_cast<int64_t>(bytes.gradients)) << where;
+    EXPECT_EQ(planned.total(), rank.device.allocated_bytes() - before) << where;
+    train_step(training, source);
+    EXPECT_EQ(planned.total(), rank.device.allocated_bytes() - before) << where << " behind a step";
+  });
+}
+
+TEST(FewPlannedMemory, IsWhatARunAllocates) {
+  TrainOptions options = model_xs();
+  expect_plan_is_allocated(options, {1, 1, 1});
+  options.pipeline_schedule = "gpipe";
+  options.micro_batch_size = 2;
+  expect_plan_is_allocated(options, {2, 2, 1});
+  options.untie_embeddings_and_output_weights = true;
+  options.bf16 = true;
+  expect_plan_is_allocated(options, {1, 2, 2});
+}
+
+TEST(PlannedMemory, IsWhatARunAllocates) {
+  for (const GridShape& grid :
+       {GridShape{1, 1, 1}, GridShape{2, 1, 1}, GridShape{1, 4, 1}, GridShape{1, 1, 2}, GridShape{2, 2, 2}}) {
+    for (const char* schedule : {"1f1b", "gpipe"}) {
+      for (const bool untied : {false, true}) {
+        for (const int64_t micro_batch : {1, 2}) {
+          TrainOptions options = model_xs();
+          options.pipeline_schedule = schedule;
+          options.untie_embeddings_and_output_weights = untied;
+          options.micro_batch_size = micro_batch;
+          options.bf16 = micro_batch == 2 && untied;
+          expect_plan_is_allocated(options, grid);
+        }
+      }
+    }
+  }
+}
+
+TEST(PlannedMemory, OfUnevenStagesAndPlainSgd) {
+  TrainOptions options = with_sgd(tiny_options(), 0.1, 0);
+  options.decoder_first_pipeline_num_layers = 1;
+  options.decoder_last_pipeline_num_layers = 4;
+  expect_plan_is_allocated(options, {1, 3, 1});
+  options.bf16 = true;
+  expect_plan_is_allocated(options, {2, 3, 1});
+  options = tiny_options();
+  options.global_batch_size = 2;  // fewer micro-batches than stages
+  expect_plan_is_allocated(options, {1, 4, 1});
+}
+
+}  // namespace
+}  // namespace ashlar

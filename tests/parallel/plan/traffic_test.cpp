@@ -1,0 +1,110 @@
+// What the plan says and what the communicators count in a step are one number, for every group.
+#include "parallel/plan/traffic.h"
+
+#include <gtest/gtest.h>
+
+#include "parallel/train/run_shape_of.h"
+#include "tests/parallel/train/run_trace.h"
+
+namespace ashlar {
+namespace {
+
+using namespace test;
+
+int64_t bytes_sent(const Communicator& comm) {
+  int64_t sum = 0;
+  for (int kind = 0; kind < static_cast<int>(kNumOpKinds); ++kind) {
+    sum += comm.bytes_sent(static_cast<OpKind>(kind));
+  }
+  return sum;
+}
+
+std::array<int64_t, kNumTrafficGroups> bytes_sent(const Training& training) {
+  const ProcessGrid& grid = training.grid;
+  const bool has_embedding = grid.is_first_stage() || grid.is_last_stage();
+  return {bytes_sent(grid.tensor()), bytes_sent(grid.pipeline()),
+          bytes_sent(grid.data()),   has_embedding ? bytes_sent(grid.embedding()) : 0,
+          bytes_sent(grid.model()),  bytes_sent(grid.world())};
+}
+
+void expect_plan_is_sent(const TrainOptions& options, const GridShape& grid) {
+  const TrainOptions resolved = with_grid(options, grid);
+  const std::vector<RankTraffic> plan = plan_traffic(run_shape_of(resolved, {}));
+  const TinySource source(options.seq_length, options.vocab_size);
+  run_ranks(grid.num_ranks(), [&](RankContext& rank) {
+    Training training(rank, resolved);
+    const RankTraffic& planned = plan[static_cast<size_t>(training.grid.coordinate().pipeline)];
+    const auto before = bytes_sent(training);
+    train_step(training, source);
+    const auto behind = bytes_sent(training);
+    train_step(training, source);
+    const auto twice = bytes_sent(training);
+    const Communicator* groups[] = {&training.grid.tensor(), &training.grid.pipeline(), &training.grid.data()};
+    for (size_t group = 0; group < kNumTrafficGroups; ++group) {
+      const std::string where = fmt::format("{} {} {} {}: group {} of rank {}", grid.text(), options.pipeline_schedule,
+                                            options.untie_embeddings_and_output_weights ? "untied" : "tied",
+                                            dtype_name(training.config.dtype),
+                                            traffic_group_name(static_cast<TrafficGroup>(group)), rank.world.rank());
+      EXPECT_EQ(behind[group] - before[group], planned[group].payload_bytes) << where;
+      EXPECT_EQ(twice[group] - behind[group], planned[group].payload_bytes) << where << ", second step";
+      if (group < std::size(groups)) {
+        EXPECT_EQ(groups[group]->size(), planned[group].num_ranks) << where;
+      }
+    }
+  });
+}
+
+TEST(FewPlannedTraffic, IsWhatAStepSends) {
+  TrainOptions options = model_xs();
+  expect_plan_is_sent(options, {1, 1, 1});
+  options.micro_batch_size = 2;
+  expect_plan_is_sent(options, {2, 2, 1});
+  options.bf16 = true;
+  expect_plan_is_sent(options, {1, 2, 2});
+}
+
+TEST(PlannedTraffic, IsWhatAStepSends) {
+  for (const GridShape& grid :
+       {GridShape{2, 1, 1}, GridShape{1, 4, 1}, GridShape{1, 1, 4}, GridShape{2, 2, 2}, GridShape{4, 2, 1}}) {
+    for (const char* schedule : {"1f1b", "gpipe"}) {
+      for (const bool untied : {false, true}) {
+        TrainOptions options = model_xs();
+        options.pipeline_schedule = schedule;
+        options.untie_embeddings_and_output_weights = untied;
+        options.bf16 = untied;
+        options.ddp_bucket_size = 100;  // many buckets send as much as one
+        expect_plan_is_sent(options, grid);
+      }
+    }
+  }
+}
+
+TEST(PlannedTraffic, OfUnevenStages) {
+  TrainOptions options = tiny_options();
+  options.decoder_first_pipeline_num_layers = 1;
+  expect_plan_is_sent(options, {2, 3, 1});
+}
+
+// Two blocks on one stage, 3 micro-batches, tensor 4, data 2: by hand.
+TEST(PlannedTraffic, OnTheWireOfARing) {
+  RunShape shape;
+  shape.config = {.num_layers = 2, .width = 8, .num_heads = 4, .ffn = 32, .max_positions = 4, .vocab = 16};
+  shape.config.padded_vocab = 16;
+  shape.layers_per_stage = {2};
+  shape.grid = {4, 1, 2};
+  shape.num_microbatches = 3;
+  shape.batch = {2, 4};
+  const RankTraffic traffic = plan_traffic(shape)[0];
+  const auto& tensor = traffic[static_cast<size_t>(TrafficGroup::kTensor)];
+  const int64_t activation = 2 * 4 * 8 * 4;
+  const int64_t statistics = 2 * 4 * 3 * 4;
+  EXPECT_EQ(tensor.payload_bytes, 3 * (10 * activation + statistics));
+  EXPECT_EQ(tensor.wire_bytes, 3 * (10 * activation * 6 / 4 + 3 * statistics));
+  const auto& data = traffic[static_cast<size_t>(TrafficGroup::kData)];
+  EXPECT_EQ(data.wire_bytes, data.payload_bytes);  // 2 (d - 1) / d = 1
+  EXPECT_EQ(traffic[static_cast<size_t>(TrafficGroup::kPipeline)].payload_bytes, 0);
+  EXPECT_EQ(traffic[static_cast<size_t>(TrafficGroup::kEmbedding)].payload_bytes, 0);
+}
+
+}  // namespace
+}  // namespace ashlar
