@@ -1,5 +1,5 @@
-// Training on stand-in GPUs in which something goes wrong, with real processes over NCCL's stand-in: the job ends on all
-// ranks with the record of who is missing in what, leaves nothing behind, and the last checkpoint loads.
+// Training on stand-in GPUs in which something goes wrong, with real processes over NCCL's stand-in: the job ends on
+// all ranks with the record of who is missing in what, leaves nothing behind, and the last checkpoint loads.
 #include <signal.h>
 
 #include "tests/system/system_test.h"
@@ -44,13 +44,14 @@ class GpuFaults : public SystemTest {
 TEST_F(GpuFaults, RankThatNeverEntersACollectiveIsNamed) {
   const Ended ended = run(flags().with("--distributed-timeout-minutes 4s --test-hang rank=3,step=3,point=all-reduce"));
   expect_records(ended, ErrorCode::kTimeout, {0, 1, 2});
-  EXPECT_THAT(ended.err,
-              AllOf(ContainsRegex("rank 2 waited 4.[0-9] s in all_reduce.sum. #[0-9]+ of 4096 bytes fp32 of group "
-                                  "\"tensor\": rank 3 never entered it; entered: 2 .see --distributed-timeout-minutes.; "
-                                  "it was issued in step 3, action 1F0, micro-batch 0"),
-                    HasSubstr("missing rank 3 (t1 p1 d0): step 3, action 1F0, micro-batch 0; in no operation; last "
-                              "finished in \"tensor\": all_reduce #"),
-                    HasSubstr("under way on the device of rank 2:")));
+  EXPECT_THAT(
+      ended.err,
+      AllOf(ContainsRegex("rank 2 waited 4.[0-9] s in all_reduce.sum. #[0-9]+ of 4096 bytes fp32 of group "
+                          "\"tensor\": rank 3 never entered it; entered: 2 .see --distributed-timeout-minutes.; "
+                          "it was issued in step 3, action 1F0, micro-batch 0"),
+            HasSubstr("missing rank 3 (t1 p1 d0): step 3, action 1F0, micro-batch 0; in no operation; last "
+                      "finished in \"tensor\": all_reduce #"),
+            HasSubstr("under way on the device of rank 2:")));
   EXPECT_FALSE(snapshot("ck").contains("iter_0000003"));
   expect_loads(2);
 }
@@ -59,9 +60,10 @@ TEST_F(GpuFaults, AsynchronousErrorOfNcclIsToldWithItsOperation) {
   // 20 all-reduces a step on the first stage and 24 on the last, so that #60 lies in step 3 of both.
   const Ended ended = run(flags(), "async,tensor,1,60");
   expect_records(ended, ErrorCode::kCommunication, {0, 1, 2, 3});
-  EXPECT_THAT(ended.err, ContainsRegex("rank [13] hears of a failure from NCCL in group \"tensor\": .*under way there is "
-                                       "all_reduce.sum. #60 of 4096 bytes fp32, for .* it was issued in step 3, action "
-                                       "[01][FB][0-3], micro-batch [0-3]"));
+  EXPECT_THAT(ended.err,
+              ContainsRegex("rank [13] hears of a failure from NCCL in group \"tensor\": .*under way there is "
+                            "all_reduce.sum. #60 of 4096 bytes fp32, for .* it was issued in step 3, action "
+                            "[01][FB][0-3], micro-batch [0-3]"));
   expect_loads(2);
 }
 
