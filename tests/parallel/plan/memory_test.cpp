@@ -65,6 +65,32 @@ TEST(PlannedMemory, IsWhatARunAllocates) {
   }
 }
 
+// What a block saves for one micro-batch: e s b h (4 + (4 + 2 f / h) / t) + 16 s b + 4 a b s / t bytes, with e bytes a
+// value, width h, ffn f, a heads, sequence s, micro-batch b, tensor size t.
+TEST(FewPlannedMemory, OfABlockIsTheFormula) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int t : {1, 2, 4}) {
+      for (const int64_t b : {1, 3}) {
+        constexpr int64_t h = 256, f = 1024, a = 8, s = 128;
+        RunShape shape;
+        shape.config = {.width = h, .num_heads = a, .ffn = f, .max_positions = s, .vocab = 64, .padded_vocab = 64};
+        shape.config.dtype = dtype;
+        shape.grid.tensor = t;
+        shape.batch = {b, s};
+        const auto activations = [&](int64_t num_layers) {
+          shape.config.num_layers = num_layers;
+          shape.layers_per_stage = {num_layers};
+          return plan_memory(shape)[0].of(MemoryItem::kActivations);
+        };
+        const auto e = static_cast<int64_t>(dtype_bytes(dtype));
+        EXPECT_EQ(activations(3) - activations(2),
+                  e * s * b * (4 * h + (4 * h + 2 * f) / t) + 16 * s * b + 4 * a * b * s / t)
+            << dtype_name(dtype) << " t " << t << " b " << b;
+      }
+    }
+  }
+}
+
 TEST(PlannedMemory, OfUnevenStagesAndPlainSgd) {
   TrainOptions options = with_sgd(tiny_options(), 0.1, 0);
   options.decoder_first_pipeline_num_layers = 1;
