@@ -43,6 +43,7 @@ void NcclWatchdog::run() {
   constexpr double kLeastSeconds = 0.005;
   constexpr double kMostSeconds = 0.2;
   StatusBoard& board = rank_.board();
+  rank_.use_device();  // else CUDA may make this thread a context on GPU 0, hundreds of megabytes for each rank there
   while (sleep(std::clamp(rank_.recorder().timeout_seconds() / 50, kLeastSeconds, kMostSeconds))) {
     if (!board.job_ended()) {
       if (const std::optional<Failure> failure = look(steady_seconds())) {
