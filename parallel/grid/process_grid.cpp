@@ -20,6 +20,14 @@ ProcessGrid::ProcessGrid(RankContext& rank, const GridShape& shape, RankOrder or
   data_ = world_.split(t * shape.pipeline + p, d, "data");
   model_ = world_.split(d, p * shape.tensor + t, "model");
   embedding_ = world_.split(is_first_stage() || is_last_stage() ? t * shape.data + d : -1, p, "embedding");
+
+  // In the same order on all ranks, so that no two wait for each other in different groups.
+  for (Communicator* group : {&world_, tensor_.get(), pipeline_.get(), data_.get(), model_.get(), embedding_.get()}) {
+    if (group != nullptr) {
+      group->prepare_collectives();
+    }
+  }
+  pipeline_->prepare_exchanges();  // the only axis with messages
 }
 
 Communicator& ProcessGrid::embedding() const {

@@ -10,7 +10,8 @@ namespace ashlar {
 
 class ProcessGrid {
  public:
-  // Collective. Throws Error(kUsage) when the world has another size than the grid.
+  // Collective. Blocks the host. Prepares every axis for what a step does along it. Throws Error(kUsage) when the world
+  // has another size than the grid.
   ProcessGrid(RankContext& rank, const GridShape& shape, RankOrder order = RankOrder::kTensorDataPipeline);
 
   const GridShape& shape() const { return shape_; }

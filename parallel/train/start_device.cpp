@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "parallel/plan/memory.h"
+#include "parallel/plan/plan_text.h"
 #include "parallel/train/run_shape_of.h"
 #include "parallel/train/training.h"
 #include "runtime/base/threads.h"
@@ -110,14 +111,34 @@ void bind(RankContext& rank, const std::vector<RankFacts>& ranks) {
                 threads, threads == 1 ? "" : "s");
 }
 
-}  // namespace
-
-int64_t planned_device_bytes(const TrainOptions& options, int world_rank) {
+RankMemory planned_device_memory(const TrainOptions& options, int world_rank) {
   const GridCoordinate coordinate = coordinate_of(grid_shape(options), rank_order(options), world_rank);
   const DeviceRequest device{
       .kind = DeviceKind::kCuda,
       .backend = options.distributed_backend == "staged" ? DeviceBackend::kStaged : DeviceBackend::kNccl};
-  return plan_memory(run_shape_of(options, device))[static_cast<size_t>(coordinate.pipeline)].total();
+  return plan_memory(run_shape_of(options, device))[static_cast<size_t>(coordinate.pipeline)];
+}
+
+}  // namespace
+
+void check_room(RankContext& rank, const TrainOptions& options) {
+  if (rank.device.kind() != DeviceKind::kCuda) {
+    return;
+  }
+  agree(rank.world, [&] {
+    const RankMemory planned = planned_device_memory(options, rank.device_world.rank());
+    const int64_t needed =
+        planned.total() - planned.of(MemoryItem::kKernels) - planned.of(MemoryItem::kCommunication);  // are there
+    const int64_t unheld = rank.device.unheld_bytes().value_or(needed);
+    REQUIRE(needed <= unheld, ErrorCode::kUsage,
+            "rank {}: {} needs {} more for the plan of this run, and {} are free now that CUDA, NCCL and cuBLAS have "
+            "what they need: use more ranks, a smaller --micro-batch-size or a smaller model",
+            rank.device_world.rank(), rank.device.name(), memory_text(needed), memory_text(unheld));
+  });
+}
+
+int64_t planned_device_bytes(const TrainOptions& options, int world_rank) {
+  return planned_device_memory(options, world_rank).total();
 }
 
 DeviceRequest start_device(RankContext& rank, const TrainOptions& options) {

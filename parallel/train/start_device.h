@@ -13,6 +13,10 @@ namespace ashlar {
 // `options` are resolved.
 DeviceRequest start_device(RankContext& rank, const TrainOptions& options);
 
+// Collective. Blocks the host. Before the arenas of a run are taken on a GPU, with the communicators made, whose memory
+// NCCL takes as it needs: whether the plan still fits. Throws AgreedError(kUsage). Does nothing on a CPU.
+void check_room(RankContext& rank, const TrainOptions& options);
+
 // Pure. Device memory that a rank of these resolved options allocates on a GPU before its first step (plan_memory).
 int64_t planned_device_bytes(const TrainOptions& options, int world_rank);
 

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "kernels/prepare.h"
+#include "parallel/train/start_device.h"
 
 namespace ashlar {
 namespace {
@@ -12,8 +13,10 @@ std::vector<int64_t> layers_per_stage(const TrainOptions& options) {
                       options.decoder_first_pipeline_num_layers, options.decoder_last_pipeline_num_layers);
 }
 
-std::vector<std::unique_ptr<StageChunk>> make_chunks(const TrainOptions& options, const GptConfig& config,
-                                                     const ProcessGrid& grid) {
+// Before the first arena: the grid's communicators have what they need.
+std::vector<std::unique_ptr<StageChunk>> make_chunks(RankContext& rank, const TrainOptions& options,
+                                                     const GptConfig& config, const ProcessGrid& grid) {
+  check_room(rank, options);
   std::vector<std::unique_ptr<StageChunk>> chunks;
   chunks.push_back(make_stage(config, layers_per_stage(options), grid.coordinate().pipeline, grid.coordinate().tensor,
                               grid.shape().tensor));
@@ -138,7 +141,7 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
       rank(rank_context),
       stream(make_stream(rank.device, options)),
       grid(rank, grid_shape(options), rank_order(options)),
-      chunks(make_chunks(options, config, grid)),
+      chunks(make_chunks(rank, options, config, grid)),
       store(make_store(rank, grid, chunks, config.dtype)),
       reducer(grid, *stream, store, options.ddp_bucket_size),
       executor(rank, grid, *stream,

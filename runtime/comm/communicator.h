@@ -73,6 +73,11 @@ class Communicator {
   // Collective. Blocks the host. Ranks with the same color form a group, ordered by key; color < 0 joins none
   // (nullptr).
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name);
+  // Collective. Blocks the host. Makes what a backend otherwise makes at the first collective, or at the first exchange
+  // with a neighbour: connections and their memory. A group that was prepared waits for nobody there. Host memory needs
+  // nothing.
+  virtual void prepare_collectives() {}
+  virtual void prepare_exchanges() {}
   // Ends the job from this rank: every other rank's waits throw or its process is killed. Never throws.
   virtual void abort(int exit_status) noexcept = 0;
 

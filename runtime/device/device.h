@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace ashlar {
@@ -78,6 +79,7 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
+  virtual std::string name() const { return "CPU"; }  // for messages: "GPU 2", as this process counts them
   std::unique_ptr<Stream> create_stream(StreamPriority priority = StreamPriority::kCompute) {
     return make_stream(priority);
   }
@@ -89,6 +91,9 @@ class Device {
   // Blocks the host. Memory that the host reads and writes and that this device's streams copy to and from on their
   // own: pinned for a GPU, ordinary memory for the CPU.
   Buffer allocate_host(size_t bytes, const std::string& what);
+
+  // Device memory that no process holds now; empty where it is the host's.
+  virtual std::optional<int64_t> unheld_bytes() const { return std::nullopt; }
 
   // Allocations of both kinds since start, so that a test can see that a step makes none.
   int64_t num_allocations() const { return num_allocations_.load(); }

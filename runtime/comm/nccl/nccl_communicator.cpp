@@ -43,6 +43,12 @@ NcclCommunicator::~NcclCommunicator() {
   lanes_.clear();
 }
 
+// With NCCL_RUNTIME_CONNECT=0 the ways are there since the communicator was made (nccl_world.cpp). An operation shows
+// that they work, and has loaded what the first one loads.
+void NcclCommunicator::prepare_collectives() {
+  barrier();
+}
+
 void NcclCommunicator::abort(int exit_status) noexcept {
   nccl_rank_->host_world().abort(exit_status);
 }

@@ -4,8 +4,8 @@
 // Messages to and from a neighbour in the group (in a ring: the next and the previous rank) go through a channel for
 // each direction, so one that waits for its other side holds up nothing else, as schedules assume. Other messages share
 // the lane of the collectives: both sides name them in the same order among these, and the two directions in one
-// exchange. The first exchange with a neighbour makes the channels: it is Collective over the group and blocks the
-// host.
+// exchange. prepare_exchanges() makes the channels; without it the first exchange with a neighbour does, and is
+// Collective over the group and blocks the host.
 #pragma once
 
 #include <array>
@@ -25,6 +25,8 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator(std::shared_ptr<NcclRank> rank, ncclComm_t comm, const GroupInfo& group);
   ~NcclCommunicator() override;
 
+  void prepare_collectives() override;
+  void prepare_exchanges() override;
   void abort(int exit_status) noexcept override;
 
  protected:

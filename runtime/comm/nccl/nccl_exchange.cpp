@@ -29,7 +29,7 @@ Work NcclCommunicator::do_exchange(std::span<const Transfer> transfers, Stream& 
     return transfer.peer == (rank() + 1) % size() || transfer.peer == (rank() + size() - 1) % size();
   };
   if (!has_channels_ && std::any_of(transfers.begin(), transfers.end(), is_neighbour)) {
-    make_channels();
+    prepare_exchanges();
   }
   int num_lane_ops = 0;
   bool together = false;
@@ -102,6 +102,12 @@ Work NcclCommunicator::exchange_with_self(std::span<const Transfer> transfers, S
   DCHECK(number == num_works_, "work {} of a group of one is lane operation {}", num_works_, number);
   issued.numbers[0] = number;
   return {this, issued.ticket};
+}
+
+void NcclCommunicator::prepare_exchanges() {
+  if (size() > 1 && !has_channels_) {
+    make_channels();
+  }
 }
 
 // Every rank of the group calls ncclCommSplit alike. In each split two ranks of a pair meet, and no rank is in two

@@ -26,6 +26,9 @@ int version_of(const NcclLibrary& nccl) {
 void set_defaults(int version) {
   constexpr int kNoOverwrite = 0;
   setenv("NCCL_DEBUG", "WARN", kNoOverwrite);  // so that errors carry a text
+  // Since 2.22 NCCL connects ranks, and takes memory for it, at the first operation that goes a way. Here all of it is
+  // made with the communicator: before the memory of a run is taken, and not within a step.
+  setenv("NCCL_RUNTIME_CONNECT", "0", kNoOverwrite);
   int driver = 0;
   check_cuda(cudaDriverGetVersion(&driver), "cudaDriverGetVersion", 0);
   // Communicators start their operations in the order in which the host issued them. With CUDA before 12.3 that would

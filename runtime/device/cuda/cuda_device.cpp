@@ -1,5 +1,7 @@
 #include "runtime/device/cuda/cuda_device.h"
 
+#include <fmt/format.h>
+
 #include "runtime/base/error.h"
 #include "runtime/device/cuda/cuda_check.h"
 #include "runtime/device/cuda/cuda_stream.h"
@@ -12,7 +14,15 @@ class CudaDevice final : public Device {
   explicit CudaDevice(int index) : index_(index) {}
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
+  std::string name() const override { return fmt::format("GPU {}", index_); }
   std::unique_ptr<Event> create_event() override { return std::make_unique<CudaEvent>(index_); }
+  std::optional<int64_t> unheld_bytes() const override {
+    use_cuda_device(index_);
+    size_t free = 0;
+    size_t total = 0;
+    check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo", index_);
+    return static_cast<int64_t>(free);
+  }
 
  protected:
   std::unique_ptr<Stream> make_stream(StreamPriority priority) override {

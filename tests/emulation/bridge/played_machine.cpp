@@ -7,18 +7,30 @@
 
 namespace ashlar::test {
 
-void play_random_delays(uint64_t seed) {
+namespace {
+
+void play(uint64_t seed, standin::Delays delays, size_t memory_bytes) {
   standin::Config config;
   config.seed = seed;
-  config.delays = standin::Delays::kRandom;
+  config.delays = delays;
   config.devices.resize(8);
   for (standin::DeviceSpec& device : config.devices) {
-    device.memory_bytes = size_t{4096} << 20;
+    device.memory_bytes = memory_bytes;
   }
   config.allocate = emu::allocate;
   config.release = emu::release;
   standin::reset(config);
   emu::options().seed = seed;
+}
+
+}  // namespace
+
+void play_random_delays(uint64_t seed) {
+  play(seed, standin::Delays::kRandom, size_t{4096} << 20);
+}
+
+void play_memory(size_t bytes) {
+  play(1, standin::Delays::kNone, bytes);
 }
 
 void enqueue_on_gpu(Stream& stream, const std::string& name, std::function<void()> work) {

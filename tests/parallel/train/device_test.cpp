@@ -2,12 +2,14 @@
 // grids, against the CPU's run. Emulated kernels are some thousand times slower than real ones, so the model is tiny.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <optional>
 #include <thread>
 
+#include "kernels/prepare.h"
 #include "parallel/train/train_checkpoint.h"
 #include "parallel/train/verify_layout.h"
 #include "tests/emulation/bridge/played_machine.h"
@@ -300,6 +302,28 @@ TEST(DeviceOrder, TheHostDoesNotWaitWithinAStep) {
       EXPECT_TRUE(opened_in_time) << text;
     };
     run_ranks(grid.num_ranks(), body, on_gpus(DeviceBackend::kNccl));
+  }
+}
+
+// Something else holds rank 1's memory when its communicators are there: all ranks say so, before any arena is taken.
+TEST(DeviceRoom, APlanThatNoLongerFitsEndsAllRanks) {
+  const TrainOptions options = with_grid(model_xxs(), {2, 1, 1});
+  constexpr size_t kHog = size_t{8} << 20;
+  play_memory(kernels::kernel_workspace_bytes(DeviceKind::kCuda) + kHog + (size_t{64} << 10));
+  std::array<std::string, 2> heard;
+  const auto body = [&](RankContext& rank) {
+    const Buffer held = rank.device.allocate(rank.world.rank() == 1 ? kHog : 0, "something else");
+    try {
+      const Training training(rank, options);
+    } catch (const AgreedError& error) {
+      heard[static_cast<size_t>(rank.world.rank())] = error.what();
+    }
+  };
+  run_ranks(2, body, on_gpus(DeviceBackend::kNccl));
+  play_memory();
+  for (const std::string& text : heard) {
+    EXPECT_TRUE(text.find("rank 1: GPU 1 needs ") != std::string::npos) << text;
+    EXPECT_TRUE(text.find(" more for the plan of this run, and ") != std::string::npos) << text;
   }
 }
 
