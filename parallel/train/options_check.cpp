@@ -179,6 +179,14 @@ void check_data(const TrainOptions& o, Problems& problems) {
                   o.eval_interval, o.split);
 }
 
+void check_sharding(const TrainOptions& o, Problems& problems) {
+  try {
+    zero_stage_of(o);
+  } catch (const Error& error) {
+    problems.add(error.what());
+  }
+}
+
 void check_device(const TrainOptions& o, Problems& problems) {
   problems.add_if(o.device == "cuda" && o.distributed_backend == "mpi",
                   "--device cuda and --distributed-backend mpi contradict each other: MPI carries host memory; give "
@@ -309,6 +317,7 @@ void validate_options(const TrainOptions& options) {
   check_length_and_rate(options, problems);
   check_data(options, problems);
   check_device(options, problems);
+  check_sharding(options, problems);
   check_files_and_run(options, problems);
   problems.raise();
 }

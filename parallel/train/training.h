@@ -30,6 +30,7 @@ DType compute_dtype(const TrainOptions& options);
 GptConfig gpt_config(const TrainOptions& options, DType dtype = DType::kF32);
 GridShape grid_shape(const TrainOptions& options);
 RankOrder rank_order(const TrainOptions& options);
+Sharding sharding(const TrainOptions& options);
 
 class Training {
  public:
