@@ -352,6 +352,8 @@ TEST(Parse, ValuesOfTheWrongKind) {
   EXPECT_THAT(parse_refusal({"--eod-mask-loss=maybe"}), HasSubstr("--eod-mask-loss is a switch"));
   EXPECT_THAT(parse_refusal({"--optimizer", "adma"}),
               HasSubstr("--optimizer expects one of adam, sgd; got 'adma'; did you mean adam?"));
+  EXPECT_THAT(parse_refusal({"--device", "gpu"}),
+              AllOf(HasSubstr("--device expects one of cuda, cpu, auto; got 'gpu'"), Not(HasSubstr("did you mean"))));
   EXPECT_THAT(parse_refusal({"--optimizer", "muon"}), HasSubstr("--optimizer muon is not supported yet"));
   EXPECT_THAT(parse_refusal({"--lr-decay-style", "WSD"}), HasSubstr("not supported yet; this version has linear"));
   EXPECT_THAT(parse_refusal({"--pipeline-schedule", "interleaved"}), HasSubstr("1f1b, gpipe"));
