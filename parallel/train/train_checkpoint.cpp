@@ -102,7 +102,7 @@ std::vector<NamedSlice> checkpoint_slices(const Training& training, const Optimi
   };
   add("model", [&](size_t at) { return state.masters[at]; });
   // The first entry is no tied copy, so it has moments where any has.
-  if (state.moments.front().first.num_elements() > 0) {
+  if (state.moments.front().first.shape == state.masters.front().shape) {
     add("adam_m", [&](size_t at) { return state.moments[at].first; });
     add("adam_v", [&](size_t at) { return state.moments[at].second; });
   }
