@@ -106,6 +106,12 @@ void model_and_grid(Rows& t) {
   t.row("init-method-std", &O::init_method_std, "X",
         "standard deviation of the starting weights; 1/sqrt(2 layers) of it for products that end a branch")
       .above(0);
+  t.row("hidden-dropout", &O::hidden_dropout, "X",
+        "part of the embedding's output and of each branch's that is dropped in training (Megatron's default is 0.1)")
+      .within({.min = 0, .max = 1, .max_open = true});
+  t.row("attention-dropout", &O::attention_dropout, "X",
+        "part of the attention probabilities that is dropped in training (Megatron's default is 0.1)")
+      .within({.min = 0, .max = 1, .max_open = true});
 
   t.group(FlagGroup::kGrid);
   t.row("tensor-model-parallel-size", &O::tensor_model_parallel_size, "N", "ranks that share each layer").at_least(1);

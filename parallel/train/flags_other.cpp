@@ -45,8 +45,6 @@ void refused_model(std::vector<Flag>& flags) {
                        std::vector<std::string> neutral = {}) {
     flags.push_back(other(FlagStatus::kRefused, name, value, instead, std::move(neutral)));
   };
-  add("hidden-dropout", "X", "dropout is 0 here, where Megatron's default is 0.1", {"0"});
-  add("attention-dropout", "X", "dropout is 0 here, where Megatron's default is 0.1", {"0"});
   add("position-embedding-type", "NAME", "positions are learned", {"learned_absolute"});
   add("use-rotary-position-embeddings", "", "positions are learned; leave it out");
   add("rotary-base", "N", "positions are learned; leave it out", {"10000"});

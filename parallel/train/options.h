@@ -27,6 +27,8 @@ struct TrainOptions {
   bool gelu_erf = false;  // --activation gelu-erf; default is the tanh form
   double norm_epsilon = 1e-5;
   double init_method_std = 0.02;
+  double hidden_dropout = 0;
+  double attention_dropout = 0;
 
   // grid
   int tensor_model_parallel_size = 1;

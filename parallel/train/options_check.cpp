@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/attention.h"
 #include "parallel/train/flags.h"
 #include "parallel/train/options.h"
 #include "runtime/base/error.h"
@@ -91,6 +92,10 @@ void check_model(const TrainOptions& o, Problems& problems) {
         o.kv_channels > 0 && o.kv_channels * heads != width,
         "--kv-channels {} is not supported yet: it must be --hidden-size {} / --num-attention-heads {} = {}",
         o.kv_channels, width, heads, width / heads);
+    problems.add_if(width % heads == 0 && width / heads > kernels::kMaxHeadDim,
+                    "--hidden-size {} / --num-attention-heads {} gives {} values per head, attention takes at most {}; "
+                    "give at least {} heads",
+                    width, heads, width / heads, kernels::kMaxHeadDim, (width - 1) / kernels::kMaxHeadDim + 1);
   }
   problems.add_if(
       heads > 0 && heads % t != 0,

@@ -113,6 +113,8 @@ GptConfig gpt_config(const TrainOptions& options, DType dtype) {
           .activation = options.gelu_erf ? kernels::Activation::kGeluErf : kernels::Activation::kGeluTanh,
           .norm_epsilon = options.norm_epsilon,
           .init_std = options.init_method_std,
+          .hidden_dropout = options.hidden_dropout,
+          .attention_dropout = options.attention_dropout,
           .dtype = dtype};
 }
 
@@ -169,7 +171,8 @@ void submit_step(Training& training, const SampleSource& source, const StopSigna
   const double nominal_targets =
       static_cast<double>(training.options.global_batch_size) * static_cast<double>(training.options.seq_length);
   const StepReader reader{training, source, state.consumed_samples};
-  training.executor.train(std::cref(reader), 1.0 / nominal_targets, step.step);
+  training.executor.train(std::cref(reader), 1.0 / nominal_targets, step.step,
+                          static_cast<uint64_t>(training.options.seed), state.consumed_samples);
   training.reducer.combine_tied();
   training.results.share(training.executor.totals(), signals == nullptr ? 0 : signals->received());
   training.optimizer.sum_squares();

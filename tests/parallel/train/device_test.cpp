@@ -290,11 +290,20 @@ TEST(DeviceVerifyLayout, GridEqualsOneGpu) {
       on_gpus(DeviceBackend::kStaged));
 }
 
-// Two steps go onto the stream while the device stands still: nothing in a step waits for it.
+// Two steps go onto the stream while the device stands still: nothing in a step waits for it. With 16 micro-batches
+// they hold over 256 collectives of the tensor group.
 TEST(DeviceOrder, TheHostDoesNotWaitWithinAStep) {
-  for (const GridShape& grid : {GridShape{1, 1, 1}, GridShape{2, 1, 1}, GridShape{1, 2, 1}}) {
-    const TrainOptions options = with_grid(model_xxs(), grid);
+  struct Case {
+    GridShape grid;
+    int64_t samples;
+  };
+  for (const auto& [grid, samples] :
+       {Case{{1, 1, 1}, 4}, Case{{2, 1, 1}, 4}, Case{{1, 2, 1}, 4}, Case{{2, 1, 1}, 16}}) {
+    TrainOptions small = model_xxs();
+    small.global_batch_size = samples;
+    const TrainOptions options = with_grid(small, grid);
     const TinySource source = source_of(options);
+    const std::string text = fmt::format("{}, {} samples", grid.text(), samples);
     const auto body = [&](RankContext& rank) {
       Training training(rank, options);
       train_step(training, source);
@@ -314,7 +323,7 @@ TEST(DeviceOrder, TheHostDoesNotWaitWithinAStep) {
       opens.notify_all();
       EXPECT_TRUE(take_result(training).finite);
       EXPECT_TRUE(take_result(training).finite);
-      EXPECT_TRUE(opened_in_time) << grid.text();
+      EXPECT_TRUE(opened_in_time) << text;
     };
     run_ranks(grid.num_ranks(), body, on_gpus(DeviceBackend::kNccl));
   }

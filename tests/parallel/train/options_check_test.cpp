@@ -193,6 +193,11 @@ TEST(Model, SizesMustDivide) {
   o.hidden_size = 50;
   EXPECT_THAT(refusal([&] { validate_options(o); }),
               AllOf(HasSubstr("--hidden-size 50"), HasSubstr("--num-attention-heads 12"), HasSubstr("48 or 60")));
+  o.hidden_size = 12 * 257;
+  EXPECT_THAT(refusal([&] { validate_options(o); }),
+              AllOf(HasSubstr("257 values per head, attention takes at most 256"), HasSubstr("at least 13 heads")));
+  o.hidden_size = 12 * 256;
+  EXPECT_NO_THROW(validate_options(o));
   EXPECT_THAT(resolve_refusal({"--kv-channels", "8"}), AllOf(HasSubstr("--kv-channels 8"), HasSubstr("= 4")));
   EXPECT_THAT(resolve_refusal({"--max-position-embeddings", "8"}),
               AllOf(HasSubstr("--seq-length 16"), HasSubstr("--max-position-embeddings 8")));
