@@ -6,6 +6,7 @@
 #include "kernels/cuda/cast.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/dropout.h"
 #include "kernels/cuda/embedding.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/layernorm.h"
@@ -86,6 +87,10 @@ void cross_entropy_stats(Element, float*, const void*, const int32_t*, int64_t, 
 }
 void cross_entropy_finish(Element, float*, void*, const float*, const int32_t*, const float*, int64_t, int64_t,
                           VocabShard, double, bool, StreamHandle) {
+  refuse();
+}
+void dropout_forward(Element, void*, const void*, const void*, const void*, int64_t, int64_t, int64_t, const Dropout&,
+                     int64_t, StreamHandle) {
   refuse();
 }
 void embedding_forward(Element, void*, const int32_t*, const void*, int64_t, int64_t, int64_t, int64_t, StreamHandle) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cpu/philox_lanes.h"
 #include "kernels/plain_types.h"
 
 namespace ashlar::kernels::cpu {
@@ -33,20 +34,7 @@ void dropout_words(uint32_t (&words)[4][kWidth], const HeadDropout& dropout, uin
     words[2][c] = dropout.head;
     words[3][c] = dropout.sample;
   }
-  uint32_t key0 = dropout.key[0];
-  uint32_t key1 = dropout.key[1];
-  for (int round = 0; round < 10; ++round) {
-    for (int c = 0; c < kWidth; ++c) {
-      const uint64_t product0 = uint64_t{0xD2511F53u} * words[0][c];
-      const uint64_t product1 = uint64_t{0xCD9E8D57u} * words[2][c];
-      words[0][c] = static_cast<uint32_t>(product1 >> 32) ^ words[1][c] ^ key0;
-      words[1][c] = static_cast<uint32_t>(product1);
-      words[2][c] = static_cast<uint32_t>(product0 >> 32) ^ words[3][c] ^ key1;
-      words[3][c] = static_cast<uint32_t>(product0);
-    }
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
-  }
+  philox_lanes(words, dropout.key[0], dropout.key[1]);
 }
 
 // Calls row(k, factors [kWidth]) for keys first_key + [0, keys), ascending, and queries first_query + [0, kWidth).

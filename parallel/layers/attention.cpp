@@ -8,9 +8,11 @@
 namespace ashlar {
 
 SelfAttention::SelfAttention(const std::string& name, int64_t width, int64_t num_heads, int tensor_rank,
-                             int tensor_size, double init_std, double output_init_std, DType dtype)
+                             int tensor_size, double init_std, double output_init_std, double dropout, DType dtype)
     : query_key_value(name + ".c_attn", {3, width, width}, tensor_rank, tensor_size, init_std, dtype),
       output(name + ".c_proj", width, width, tensor_rank, tensor_size, output_init_std, dtype),
+      dropout_(name, dropout),
+      first_head_(num_heads / tensor_size * tensor_rank),
       local_heads_(num_heads / tensor_size),
       head_dim_(width / num_heads),
       scale_(1.0 / std::sqrt(static_cast<double>(head_dim_))),
@@ -45,7 +47,8 @@ size_t SelfAttention::workspace_bytes(const BatchShape& shape) const {
 
 void SelfAttention::forward(LayerContext& context, TensorView y, ConstTensorView x, const Saved& saved) {
   query_key_value.forward(context, saved.qkv, x);
-  kernels::attention_forward(saved.out, saved.lse, saved.qkv, scale_, kernels::Dropout{}, context.stream);
+  kernels::attention_forward(saved.out, saved.lse, saved.qkv, scale_, dropout_.mask(context, first_head_),
+                             context.stream);
   output.forward(context, y, saved.out);
 }
 
@@ -54,8 +57,8 @@ void SelfAttention::backward_input(LayerContext& context, TensorView dx, const P
   const size_t mark = context.workspace.mark();
   const Workspace workspace = workspace_layout(context.workspace, context.shape);
   output.backward_input(context, workspace.dout, dy);
-  kernels::attention_backward(pending.dqkv, workspace.dout, saved.qkv, saved.out, saved.lse, scale_, kernels::Dropout{},
-                              workspace.attention, context.stream);
+  kernels::attention_backward(pending.dqkv, workspace.dout, saved.qkv, saved.out, saved.lse, scale_,
+                              dropout_.mask(context, first_head_), workspace.attention, context.stream);
   query_key_value.backward_input(context, dx, pending.dqkv);
   context.workspace.reset_to(mark);
 }

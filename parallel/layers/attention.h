@@ -1,6 +1,7 @@
 // Causal self-attention with its heads split over the tensor axis.
 #pragma once
 
+#include "parallel/layers/dropout_site.h"
 #include "parallel/layers/linear.h"
 
 namespace ashlar {
@@ -17,7 +18,7 @@ class SelfAttention {
   };
 
   SelfAttention(const std::string& name, int64_t width, int64_t num_heads, int tensor_rank, int tensor_size,
-                double init_std, double output_init_std, DType dtype);
+                double init_std, double output_init_std, double dropout, DType dtype);
 
   Saved saved_layout(Arena& arena, const BatchShape& shape) const;
   Pending pending_layout(Arena& arena, const BatchShape& shape) const;
@@ -41,6 +42,8 @@ class SelfAttention {
   };
   Workspace workspace_layout(Arena& arena, const BatchShape& shape) const;
 
+  DropoutSite dropout_;  // of the probabilities
+  int64_t first_head_;
   int64_t local_heads_;  // H/t
   int64_t head_dim_;     // D
   double scale_;         // 1/sqrt(D)

@@ -1,16 +1,32 @@
 #include "parallel/layers/block.h"
 
+#include "kernels/dropout.h"
+
 namespace ashlar {
+namespace {
+
+// The gradient in front of a site's dropout: made in `to`, or dy itself where nothing drops.
+ConstTensorView through(const DropoutSite& site, LayerContext& context, TensorView to, ConstTensorView dy) {
+  if (!site.can_drop()) {
+    return dy;
+  }
+  kernels::dropout_backward(to, dy, site.mask(context), 0, context.stream);
+  return to;
+}
+
+}  // namespace
 
 TransformerBlock::TransformerBlock(const std::string& name, const BlockConfig& config)
     : name_(name),
       config_(config),
       norm1_(name + ".ln_1", config.width, config.norm_epsilon, config.dtype),
       attention_(name + ".attn", config.width, config.num_heads, config.tensor_rank, config.tensor_size,
-                 config.init_std, config.output_init_std, config.dtype),
+                 config.init_std, config.output_init_std, config.attention_dropout, config.dtype),
       norm2_(name + ".ln_2", config.width, config.norm_epsilon, config.dtype),
       mlp_(name + ".mlp", config.width, config.ffn, config.activation, config.tensor_rank, config.tensor_size,
-           config.init_std, config.output_init_std, config.dtype) {}
+           config.init_std, config.output_init_std, config.dtype),
+      attention_dropout_(name + ".attn.output", config.hidden_dropout),
+      mlp_dropout_(name + ".mlp.output", config.hidden_dropout) {}
 
 std::vector<Parameter*> TransformerBlock::parameters() {
   return {&norm1_.gamma,
@@ -44,6 +60,10 @@ TransformerBlock::Pending TransformerBlock::pending_layout(Arena& arena, const B
   pending.dmiddle = take_tensor(arena, config_.dtype, {shape.batch, shape.seq, config_.width});
   pending.norm2 = norm2_.pending_layout(arena);
   pending.mlp = mlp_.pending_layout(arena, shape);
+  if (config_.hidden_dropout > 0) {
+    pending.dattention = take_tensor(arena, config_.dtype, {shape.batch, shape.seq, config_.width});
+    pending.dmlp = take_tensor(arena, config_.dtype, {shape.batch, shape.seq, config_.width});
+  }
   return pending;
 }
 
@@ -60,9 +80,19 @@ void TransformerBlock::forward(LayerContext& context, TensorView y, ConstTensorV
   norm1_.forward(context, saved.norm1, x);
   attention_.forward(context, saved.middle, saved.norm1.out, saved.attention);
 
-  norm2_.forward_of_sum(context, saved.norm2, saved.middle, saved.middle, x, attention_.output.bias.value);
+  if (attention_dropout_.drops(context)) {
+    kernels::dropout_forward(saved.middle, saved.middle, attention_.output.bias.value, x,
+                             attention_dropout_.mask(context), 0, context.stream);
+    norm2_.forward(context, saved.norm2, saved.middle);
+  } else {
+    norm2_.forward_of_sum(context, saved.norm2, saved.middle, saved.middle, x, attention_.output.bias.value);
+  }
   mlp_.forward(context, y, saved.norm2.out, saved.mlp);
-  kernels::add_bias_residual(y, y, saved.middle, mlp_.down.bias.value, context.stream);
+  if (mlp_dropout_.drops(context)) {
+    kernels::dropout_forward(y, y, mlp_.down.bias.value, saved.middle, mlp_dropout_.mask(context), 0, context.stream);
+  } else {
+    kernels::add_bias_residual(y, y, saved.middle, mlp_.down.bias.value, context.stream);
+  }
 }
 
 void TransformerBlock::backward_input(LayerContext& context, TensorView dx, ConstTensorView dy, ConstTensorView x,
@@ -72,10 +102,11 @@ void TransformerBlock::backward_input(LayerContext& context, TensorView dx, Cons
   const size_t mark = context.workspace.mark();
   const TensorView dnorm = take_tensor(context.workspace, config_.dtype, x.shape);  // [B,T,C]
 
-  mlp_.backward_input(context, dnorm, pending.mlp, dy, saved.mlp);
+  mlp_.backward_input(context, dnorm, pending.mlp, through(mlp_dropout_, context, pending.dmlp, dy), saved.mlp);
   norm2_.backward_input(context, pending.dmiddle, pending.norm2, dnorm, dy, saved.middle, saved.norm2);
 
-  attention_.backward_input(context, dnorm, pending.attention, pending.dmiddle, saved.attention);
+  attention_.backward_input(context, dnorm, pending.attention,
+                            through(attention_dropout_, context, pending.dattention, pending.dmiddle), saved.attention);
   norm1_.backward_input(context, dx, pending.norm1, dnorm, pending.dmiddle, x, saved.norm1);
   context.workspace.reset_to(mark);
 }
@@ -83,9 +114,10 @@ void TransformerBlock::backward_input(LayerContext& context, TensorView dx, Cons
 void TransformerBlock::backward_weight(LayerContext& context, ConstTensorView dy, LayerMemory memory) {
   const Saved saved = saved_layout(memory.saved, context.shape);
   const Pending pending = pending_layout(memory.pending, context.shape);
-  mlp_.backward_weight(context, dy, saved.norm2.out, pending.mlp, saved.mlp);
+  mlp_.backward_weight(context, mlp_dropout_.can_drop() ? pending.dmlp : dy, saved.norm2.out, pending.mlp, saved.mlp);
   norm2_.backward_weight(context, pending.norm2);
-  attention_.backward_weight(context, pending.dmiddle, saved.norm1.out, pending.attention, saved.attention);
+  attention_.backward_weight(context, attention_dropout_.can_drop() ? pending.dattention : pending.dmiddle,
+                             saved.norm1.out, pending.attention, saved.attention);
   norm1_.backward_weight(context, pending.norm1);
 }
 

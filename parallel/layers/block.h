@@ -14,6 +14,8 @@ struct BlockConfig {
   kernels::Activation activation = kernels::Activation::kGeluTanh;
   double norm_epsilon = 1e-5;
   double init_std = 0.02;
+  double hidden_dropout = 0;      // of the outputs of attention and MLP
+  double attention_dropout = 0;   // of attention probabilities
   double output_init_std = 0.02;  // of the two projections that add to the residual stream
   int tensor_rank = 0;
   int tensor_size = 1;
@@ -49,6 +51,8 @@ class TransformerBlock final : public Layer {
     TensorView dmiddle;  // [B,T,C] gradient of x2
     LayerNorm::Pending norm2;
     Mlp::Pending mlp;
+    TensorView dattention;  // [B,T,C] gradient of the attention's output, behind dropout; nothing without dropout
+    TensorView dmlp;        // [B,T,C] of the MLP's
   };
   Pending pending_layout(Arena& arena, const BatchShape& shape) const;
 
@@ -58,6 +62,8 @@ class TransformerBlock final : public Layer {
   SelfAttention attention_;
   LayerNorm norm2_;
   Mlp mlp_;
+  DropoutSite attention_dropout_;  // of the attention's output
+  DropoutSite mlp_dropout_;
 };
 
 }  // namespace ashlar

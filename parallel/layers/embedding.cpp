@@ -1,11 +1,12 @@
 #include "parallel/layers/embedding.h"
 
+#include "kernels/dropout.h"
 #include "kernels/embedding.h"
 #include "kernels/stat_dtype.h"
 
 namespace ashlar {
 
-EmbeddingLayer::EmbeddingLayer(const VocabularyConfig& config) {
+EmbeddingLayer::EmbeddingLayer(const VocabularyConfig& config) : dropout_("embedding", config.hidden_dropout) {
   table_.name = "wte.weight";
   table_.shard =
       ShardSpec::split({config.vocab, config.width}, 0, config.tensor_rank, config.tensor_size, config.padded_vocab);
@@ -20,22 +21,40 @@ EmbeddingLayer::EmbeddingLayer(const VocabularyConfig& config) {
   }
 }
 
+LayerBytes EmbeddingLayer::bytes(const BatchShape& shape) const {
+  Arena scratch;
+  if (dropout_.can_drop()) {
+    take_tensor(scratch, positions_.value.dtype, {shape.batch, shape.seq, positions_.shard.global[1]});
+  }
+  return {0, 0, scratch.used()};
+}
+
 void EmbeddingLayer::forward(LayerContext& context, TensorView y, ConstTensorView, LayerMemory) {
   const int64_t rows = context.shape.batch * context.shape.seq;
   kernels::embedding_forward(y.reshaped({rows, y.shape[-1]}), context.batch.tokens.reshaped({rows}), table_.value,
                              table_.shard.begin(), table_.shard.num_valid(), context.stream);
   context.tensor.all_reduce(y, ReduceOp::kSum, context.stream).wait(context.stream);
   kernels::position_forward(y, positions_.value, context.stream);
+  if (dropout_.drops(context)) {
+    kernels::dropout_forward(y, y, {}, {}, dropout_.mask(context), 0, context.stream);
+  }
 }
 
 void EmbeddingLayer::backward_weight(LayerContext& context, ConstTensorView dy, LayerMemory) {
   const int64_t rows = context.shape.batch * context.shape.seq;
+  const size_t mark = context.workspace.mark();
+  if (dropout_.can_drop()) {
+    const TensorView behind = take_tensor(context.workspace, dy.dtype, dy.shape);  // [B,T,C]
+    kernels::dropout_backward(behind, dy, dropout_.mask(context), 0, context.stream);
+    dy = behind;
+  }
   if (context.grad_write == kernels::Write::kOverwrite) {
     context.stream.fill_zero(table_.grad.data, table_.grad.bytes());  // the kernel touches only the rows it meets
   }
   kernels::embedding_backward(table_.grad, dy.reshaped({rows, dy.shape[-1]}), context.batch.tokens.reshaped({rows}),
                               context.batch.order, table_.shard.begin(), table_.shard.num_valid(), context.stream);
   kernels::position_backward(positions_.grad, dy, context.grad_write, context.stream);
+  context.workspace.reset_to(mark);
 }
 
 }  // namespace ashlar

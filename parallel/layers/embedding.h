@@ -1,7 +1,7 @@
 // Tokens to the residual stream: a vocabulary-parallel table plus learned positions.
 #pragma once
 
-#include "parallel/layers/layer.h"
+#include "parallel/layers/dropout_site.h"
 
 namespace ashlar {
 
@@ -12,6 +12,7 @@ struct VocabularyConfig {
   int64_t max_positions = 0;
   double init_std = 0.02;
   double norm_epsilon = 1e-5;
+  double hidden_dropout = 0;  // of the embedding's output
   bool tied = true;
   int tensor_rank = 0;
   int tensor_size = 1;
@@ -24,7 +25,7 @@ class EmbeddingLayer final : public Layer {
 
   const std::string& name() const override { return name_; }
   std::vector<Parameter*> parameters() override { return {&table_, &positions_}; }
-  LayerBytes bytes(const BatchShape&) const override { return {}; }
+  LayerBytes bytes(const BatchShape& shape) const override;
   void forward(LayerContext& context, TensorView y, ConstTensorView x, LayerMemory memory) override;
   void backward_input(LayerContext&, TensorView, ConstTensorView, ConstTensorView, LayerMemory) override {}
   void backward_weight(LayerContext& context, ConstTensorView dy, LayerMemory memory) override;
@@ -33,6 +34,7 @@ class EmbeddingLayer final : public Layer {
   std::string name_ = "embedding";
   Parameter table_;      // [V/t,C]
   Parameter positions_;  // [P,C]
+  DropoutSite dropout_;
 };
 
 }  // namespace ashlar

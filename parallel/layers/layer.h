@@ -17,6 +17,13 @@ struct BatchShape {
   int64_t seq = 0;    // T
 };
 
+// What the dropout masks of a micro-batch are made of, besides the layer and the element: the same on every grid.
+struct MaskSource {
+  uint64_t seed = 0;
+  int64_t step = 0;
+  int64_t first_sample = 0;  // of the whole run: that of batch index 0
+};
+
 // What every pass of every layer is given.
 struct LayerContext {
   Stream& stream;
@@ -26,8 +33,9 @@ struct LayerContext {
   MicroBatch batch;  // tokens, targets [B,T]; read by the first and the last layer
   kernels::Write grad_write = kernels::Write::kOverwrite;  // first micro-batch of a step overwrites, the others add
   double grad_scale = 1;                                   // factor on the gradient of the loss sum
-  bool training = true;                                    // false: forward only, the head leaves no gradient behind
-  TensorView losses;                                       // [B,T], written by the head
+  bool training = true;  // false: forward only, without dropout; the head leaves no gradient behind
+  TensorView losses;     // [B,T], written by the head
+  MaskSource masks{};
 };
 
 // A layer's own memory for one micro-batch. Each pass walks the arenas from their start, so the layouts must be the

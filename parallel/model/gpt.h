@@ -22,6 +22,8 @@ struct GptConfig {
   kernels::Activation activation = kernels::Activation::kGeluTanh;
   double norm_epsilon = 1e-5;
   double init_std = 0.02;
+  double hidden_dropout = 0;
+  double attention_dropout = 0;
   DType dtype = DType::kF32;
 };
 

@@ -158,12 +158,51 @@ void Executor::lay_out(Arena& arena) {
   bytes_.workspace = arena.used() - before;
 }
 
-void Executor::train(const BatchReader& reader, double grad_scale, int64_t step) {
-  run(training_program_, reader, grad_scale, true, step);
+void Executor::train(const BatchReader& reader, double grad_scale, int64_t step, uint64_t seed,
+                     int64_t consumed_samples) {
+  context_->masks = {.seed = seed, .step = step, .first_sample = 0};
+  consumed_samples_ = consumed_samples;
+  run_or_end_job(training_program_, reader, grad_scale, true, step);
 }
 
 void Executor::evaluate(const BatchReader& reader, int64_t step) {
-  run(evaluation_program_, reader, 0, false, step);
+  run_or_end_job(evaluation_program_, reader, 0, false, step);
+}
+
+// A data set may fail on one rank in the middle of a list: its device then waits for messages of ranks that wait for
+// it, and memory must not go before the device is done with it.
+void Executor::run_or_end_job(const Program& program, const BatchReader& reader, double grad_scale, bool training,
+                              int64_t step) {
+  try {
+    end_job_on_error(rank_, [&] { run(program, reader, grad_scale, training, step); });
+  } catch (const AgreedError&) {
+    throw;  // no rank waits for another
+  } catch (const Error&) {
+    settle();
+    throw;
+  }
+}
+
+void Executor::settle() noexcept {
+  try {
+    for (Stage& stage : stages_) {
+      for (auto* works : {&stage.receiving_activation, &stage.sending_activation, &stage.receiving_gradient}) {
+        for (Work& work : *works) {
+          std::exchange(work, Work()).wait(stream_);
+        }
+      }
+      for (Work& work : stage.sending_gradient) {
+        std::exchange(work, Work()).wait(stream_);
+      }
+    }
+  } catch (const std::exception&) {
+    // The job has ended, and the first error says why.
+  }
+  try {
+    stream_.synchronize();
+  } catch (const std::exception&) {
+    // As above.
+  }
 }
 
 LossSum Executor::read_totals() {
@@ -299,6 +338,7 @@ void Executor::forward(Stage& stage, int microbatch, const BatchReader& reader) 
     load_batch(stage, microbatch, memory.batch, reader);
   }
   std::exchange(stage.receiving_activation[slot], Work()).wait(stream_);
+  set_masks(microbatch);
   chunk.forward(*context_, memory, microbatch, hooks_.on_activation);
   if (chunk.is_last()) {
     kernels::sum_in_order(loss_sums_.slice(microbatch, microbatch + 1),
@@ -310,6 +350,11 @@ void Executor::forward(Stage& stage, int microbatch, const BatchReader& reader) 
     const TensorView output = chunk.output(memory);
     stream_.copy(next.activations[next_slot].input.data, output.data, output.bytes());
   }
+}
+
+void Executor::set_masks(int microbatch) {
+  context_->masks.first_sample =
+      first_sample(consumed_samples_, microbatch, grid_.data().rank(), grid_.data().size(), shape_.batch);
 }
 
 void Executor::load_batch(Stage& stage, int microbatch, MicroBatch& to, const BatchReader& reader) {
@@ -341,6 +386,7 @@ void Executor::backward(Stage& stage, const Action& action) {
   StageChunk::ActivationSlot& memory = stage.activations[slot_in(stage, SlotKind::kActivation)];
   StageChunk::GradientSlot& gradients =
       stage.gradients[action.kind == ActionKind::kBackward ? 0 : slot_in(stage, SlotKind::kPendingGradient)];
+  set_masks(microbatch);
   context_->grad_write = microbatch == 0 ? kernels::Write::kOverwrite : kernels::Write::kAdd;
 
   ConstTensorView doutput;

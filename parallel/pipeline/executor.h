@@ -53,8 +53,10 @@ class Executor {
 
   // Collective over the model group. Stream-ordered; on a GPU the host waits at most for the run before the last one,
   // whose micro-batches it overwrites. Allocates nothing. Gradients of the loss sum times `grad_scale` lie in the
-  // parameters' grad tensors afterwards. `step` is for reports.
-  void train(const BatchReader& reader, double grad_scale, int64_t step);
+  // parameters' grad tensors afterwards. `step` is for reports and, with `seed` and the samples consumed before this
+  // step by all data ranks, decides what dropout drops.
+  void train(const BatchReader& reader, double grad_scale, int64_t step, uint64_t seed = 0,
+             int64_t consumed_samples = 0);
   // The same walk over the forward-only list.
   void evaluate(const BatchReader& reader, int64_t step);
 
@@ -110,12 +112,16 @@ class Executor {
   Program prepare(const Schedule& schedule, bool forward_only) const;
   void lay_out(Arena& arena);
   void lay_out_host(Arena& arena);
+  void run_or_end_job(const Program& program, const BatchReader& reader, double grad_scale, bool training,
+                      int64_t step);
   void run(const Program& program, const BatchReader& reader, double grad_scale, bool training, int64_t step);
+  void settle() noexcept;  // Blocks the host until the device uses none of this one's memory.
   void begin_host_batches();
   void sum_losses(const Program& program);
   void perform(const Action& action, const BatchReader& reader);
   Work& prepare_transfer(const Action& action);
   void forward(Stage& stage, int microbatch, const BatchReader& reader);
+  void set_masks(int microbatch);
   void load_batch(Stage& stage, int microbatch, MicroBatch& to, const BatchReader& reader);
   void backward(Stage& stage, const Action& action);
   void take_slots(const std::vector<SlotEvent>& events);
@@ -147,6 +153,7 @@ class Executor {
   std::vector<Transfer> legs_;    // of the exchange that is being put together
   std::vector<Work*> leg_works_;  // where each leg's work is waited for
   PipelineBytes bytes_;
+  int64_t consumed_samples_ = 0;
   std::unique_ptr<LayerContext> context_;
 };
 

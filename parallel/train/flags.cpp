@@ -30,15 +30,16 @@ std::string expected_number(const Flag& flag, const char* kind) {
   return flag.range ? fmt::format("{} {}", kind, range_text(*flag.range)) : kind;
 }
 
-// Checks the range and says which legal value is nearest; an open end has none.
+// Checks the range and says which legal value is nearest; at an open end, on which side of it they are.
 void check_range(const Flag& flag, double value, const std::string& text, const std::string& source, const char* kind) {
   if (!flag.range || in_range(*flag.range, value)) {
     return;
   }
   const bool low = value < flag.range->min || (flag.range->min_open && value <= flag.range->min);
   const bool open = low ? flag.range->min_open : flag.range->max_open;
-  const std::string nearest =
-      open ? "" : fmt::format("; nearest legal value: {}", low ? flag.range->min : flag.range->max);
+  const std::string nearest = open ? fmt::format("; nearest legal values: those just {} {}", low ? "above" : "below",
+                                                 low ? flag.range->min : flag.range->max)
+                                   : fmt::format("; nearest legal value: {}", low ? flag.range->min : flag.range->max);
   throw Error(ErrorCode::kUsage,
               fmt::format("{} expects {}, got '{}'{}", source, expected_number(flag, kind), text, nearest));
 }

@@ -43,14 +43,15 @@ std::unique_ptr<Stream> make_stream(Device& device, const TrainOptions& options)
 }
 
 ParameterStore make_store(RankContext& rank, const ProcessGrid& grid,
-                          const std::vector<std::unique_ptr<StageChunk>>& chunks, DType dtype) {
+                          const std::vector<std::unique_ptr<StageChunk>>& chunks, DType dtype,
+                          const Sharding& sharding) {
   std::vector<int> stages;
   std::vector<std::vector<Parameter*>> parameters;
   for (const auto& chunk : chunks) {
     stages.push_back(chunk->stage());
     parameters.push_back(chunk->parameters());
   }
-  return ParameterStore(rank.device, grid, stages, parameters, dtype);
+  return ParameterStore(rank.device, grid, stages, parameters, dtype, sharding);
 }
 
 OptimizerConfig optimizer_config(const TrainOptions& options) {
@@ -112,11 +113,17 @@ GptConfig gpt_config(const TrainOptions& options, DType dtype) {
           .activation = options.gelu_erf ? kernels::Activation::kGeluErf : kernels::Activation::kGeluTanh,
           .norm_epsilon = options.norm_epsilon,
           .init_std = options.init_method_std,
+          .hidden_dropout = options.hidden_dropout,
+          .attention_dropout = options.attention_dropout,
           .dtype = dtype};
 }
 
 GridShape grid_shape(const TrainOptions& options) {
   return {options.tensor_model_parallel_size, options.pipeline_model_parallel_size, options.data_parallel_size};
+}
+
+Sharding sharding(const TrainOptions& options) {
+  return zero_stage_of(options) == 0 ? Sharding{} : Sharding{options.data_parallel_size, options.ddp_bucket_size};
 }
 
 RankOrder rank_order(const TrainOptions& options) {
@@ -137,7 +144,7 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
       stream(make_stream(rank.device, options)),
       grid(rank, grid_shape(options), rank_order(options)),
       chunks(make_chunks(options, config, grid)),
-      store(make_store(rank, grid, chunks, config.dtype)),
+      store(make_store(rank, grid, chunks, config.dtype, sharding(options))),
       reducer(grid, *stream, store, options.ddp_bucket_size),
       executor(rank, grid, *stream,
                lower(make_schedule(options.pipeline_schedule, grid.shape().pipeline,
@@ -149,7 +156,8 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
       lr_schedule(make_lr_schedule(options)),
       results(rank, grid, *stream),
       idle_at_end(*stream) {
-  store.initialize(static_cast<uint64_t>(options.seed), optimizer.masters());
+  store.initialize(static_cast<uint64_t>(options.seed),
+                   [this](size_t entry, const std::vector<float>& values) { optimizer.take_masters(entry, values); });
 }
 
 void submit_step(Training& training, const SampleSource& source, const StopSignals* signals) {
@@ -163,7 +171,8 @@ void submit_step(Training& training, const SampleSource& source, const StopSigna
   const double nominal_targets =
       static_cast<double>(training.options.global_batch_size) * static_cast<double>(training.options.seq_length);
   const StepReader reader{training, source, state.consumed_samples};
-  training.executor.train(std::cref(reader), 1.0 / nominal_targets, step.step);
+  training.executor.train(std::cref(reader), 1.0 / nominal_targets, step.step,
+                          static_cast<uint64_t>(training.options.seed), state.consumed_samples);
   training.reducer.combine_tied();
   training.results.share(training.executor.totals(), signals == nullptr ? 0 : signals->received());
   training.optimizer.sum_squares();

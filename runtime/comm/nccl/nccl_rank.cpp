@@ -26,6 +26,7 @@ NcclRank::NcclRank(RankContext& host, Device& device, const NcclLibrary& nccl, i
     : nccl_(nccl),
       version_(version),
       device_(device),
+      device_index_(cuda_stream(*device.create_stream()).device_index()),
       recorder_(host.recorder),
       log_(host.log),
       host_world_(host.world),
@@ -90,11 +91,15 @@ void NcclRank::wait_for_abort() {
   }
 }
 
-ncclConfig_t NcclRank::config([[maybe_unused]] const char* name) const {
+ncclComm_t& NcclRank::new_comm() {
+  return comms_.emplace_back(nullptr);
+}
+
+ncclConfig_t NcclRank::config([[maybe_unused]] const std::string& name) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-  config.commName = name;
+  config.commName = names_.emplace_back(name).c_str();
 #endif
   return config;
 }
@@ -127,9 +132,14 @@ void NcclRank::abort_lanes() {
 
 namespace {
 
+// The status board shows the ranks of this host: of the others it says nothing.
 std::vector<MemberState> members_of(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op) {
   std::vector<MemberState> members;
   for (const int world_rank : group.world_ranks) {
+    if (!recorder.board().of(world_rank).present.load()) {
+      members.push_back({.visible = false});
+      continue;
+    }
     const GroupStatus* status = recorder.board().find_group(world_rank, group.id);
     const bool entered = status != nullptr && status->last_issued.load().number >= op.number;
     members.push_back({.entered = entered, .arrived = entered});  // one that has come holds up nobody
@@ -141,7 +151,8 @@ std::vector<MemberState> members_of(FlightRecorder& recorder, const GroupInfo& g
 
 bool is_missed(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op) {
   const std::vector<MemberState> members = members_of(recorder, group, op);
-  return std::any_of(members.begin(), members.end(), [](const MemberState& member) { return !member.entered; });
+  return std::any_of(members.begin(), members.end(),
+                     [](const MemberState& member) { return member.visible && !member.entered; });
 }
 
 std::string late_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op, double waited_seconds) {

@@ -90,22 +90,25 @@ inline void PrintTo(const LayerCase& c, std::ostream* out) {
   *out << c.name;
 }
 
-inline std::unique_ptr<Layer> make_block(int tensor_rank, int tensor_size, DType dtype,
-                                         kernels::Activation activation) {
+inline std::unique_ptr<Layer> make_block(int tensor_rank, int tensor_size, DType dtype, kernels::Activation activation,
+                                         double dropout = 0) {
   return std::make_unique<TransformerBlock>("h.0", BlockConfig{.width = kWidth,
                                                                .num_heads = 2,
                                                                .ffn = 10,
                                                                .activation = activation,
+                                                               .hidden_dropout = dropout,
+                                                               .attention_dropout = dropout,
                                                                .tensor_rank = tensor_rank,
                                                                .tensor_size = tensor_size,
                                                                .dtype = dtype});
 }
 
-inline VocabularyConfig vocabulary(int tensor_rank, int tensor_size, DType dtype, bool tied) {
+inline VocabularyConfig vocabulary(int tensor_rank, int tensor_size, DType dtype, bool tied, double dropout = 0) {
   return {.vocab = kVocab,
           .padded_vocab = 12,  // on two ranks the second has one valid row of six
           .width = kWidth,
           .max_positions = 5,  // more than the sequence
+          .hidden_dropout = dropout,
           .tied = tied,
           .tensor_rank = tensor_rank,
           .tensor_size = tensor_size,
@@ -117,6 +120,9 @@ inline std::vector<LayerCase> layer_cases() {
   return {
       {"block_tanh", [](int r, int t, DType d) { return make_block(r, t, d, Activation::kGeluTanh); }},
       {"block_erf", [](int r, int t, DType d) { return make_block(r, t, d, Activation::kGeluErf); }},
+      {"block_dropout", [](int r, int t, DType d) { return make_block(r, t, d, Activation::kGeluTanh, 0.3); }},
+      {"embedding_dropout",
+       [](int r, int t, DType d) { return std::make_unique<EmbeddingLayer>(vocabulary(r, t, d, true, 0.3)); }},
       {"embedding", [](int r, int t, DType d) { return std::make_unique<EmbeddingLayer>(vocabulary(r, t, d, true)); }},
       {"head_tied", [](int r, int t, DType d) { return std::make_unique<LossHead>(vocabulary(r, t, d, true)); }},
       {"head_untied", [](int r, int t, DType d) { return std::make_unique<LossHead>(vocabulary(r, t, d, false)); }},

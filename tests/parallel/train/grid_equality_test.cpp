@@ -16,10 +16,11 @@ struct Case {
   bool tied;
   bool even;
   std::string optimizer;
+  double dropout = 0;
 
   std::string name() const {
-    return fmt::format("t{}p{}d{}_{}_{}_{}_{}", grid.tensor, grid.pipeline, grid.data, schedule,
-                       tied ? "tied" : "untied", even ? "even" : "uneven", optimizer);
+    return fmt::format("t{}p{}d{}_{}_{}_{}_{}{}", grid.tensor, grid.pipeline, grid.data, schedule,
+                       tied ? "tied" : "untied", even ? "even" : "uneven", optimizer, dropout > 0 ? "_dropout" : "");
   }
 };
 
@@ -50,7 +51,7 @@ std::vector<Case> cases(size_t stride) {
           for (const char* optimizer : {"adam", "sgd"}) {
             const bool can_be_uneven = grid.pipeline > 1 && grid.pipeline < 8;
             if ((even || can_be_uneven) && at++ % stride == 0) {
-              all.push_back({grid, schedule, tied, even, optimizer});
+              all.push_back({grid, schedule, tied, even, optimizer, 0});
             }
           }
         }
@@ -65,6 +66,7 @@ TrainOptions options_of(const Case& c) {
   options.pipeline_schedule = c.schedule;
   options.untie_embeddings_and_output_weights = !c.tied;
   options.optimizer = c.optimizer;
+  options.hidden_dropout = options.attention_dropout = c.dropout;
   if (c.optimizer == "sgd") {
     options.lr = 0.1;
     options.clip_grad = 0;  // clipping would hide a wrong scale
@@ -95,9 +97,10 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
   return info.param.name();
 }
 INSTANTIATE_TEST_SUITE_P(Few, GridEquality,
-                         testing::Values(Case{{2, 1, 1}, "1f1b", true, true, "adam"},
-                                         Case{{1, 2, 2}, "gpipe", true, false, "sgd"},
-                                         Case{{2, 2, 2}, "1f1b", false, true, "adam"}),
+                         testing::Values(Case{{2, 1, 1}, "1f1b", true, true, "adam", 0},
+                                         Case{{1, 2, 2}, "gpipe", true, false, "sgd", 0},
+                                         Case{{2, 2, 2}, "1f1b", false, true, "adam", 0},
+                                         Case{{2, 2, 2}, "gpipe", true, false, "adam", 0.1}),
                          case_name);
 TEST(GridEqualityCases, SampleMeetsEveryGrid) {
   for (const GridShape& grid : all_grids()) {
@@ -109,6 +112,16 @@ TEST(GridEqualityCases, SampleMeetsEveryGrid) {
 
 // An odd stride meets each grid with other choices; the full product runs as the slow test.
 INSTANTIATE_TEST_SUITE_P(Sample, GridEquality, testing::ValuesIn(cases(7)), case_name);
+
+// Every grid draws the masks that one rank draws.
+std::vector<Case> dropout_cases() {
+  std::vector<Case> all;
+  for (const GridShape& grid : all_grids()) {
+    all.push_back({grid, all.size() % 2 == 0 ? "1f1b" : "gpipe", true, true, "adam", 0.1});
+  }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Dropout, GridEquality, testing::ValuesIn(dropout_cases()), case_name);
 
 class FullGridEquality : public testing::TestWithParam<Case> {};
 TEST_P(FullGridEquality, TrainsLikeOneRank) {

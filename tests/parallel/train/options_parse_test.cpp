@@ -287,12 +287,25 @@ TEST(FlagTable, DeadFlagsNameTheirSuccessor) {
   EXPECT_THAT(parse_refusal({"--checkpoint-activations"}), HasSubstr("--recompute-granularity"));
 }
 
-TEST(FlagTable, NeutralNumbersAreComparedAsNumbers) {
-  for (const char* zero : {"0", "0.0", "0e0", "-0"}) {
-    EXPECT_NO_THROW(legal_options({"--hidden-dropout", zero, "--attention-dropout", zero}));
+TEST(Dropout, IsAtLeast0AndBelow1) {
+  EXPECT_EQ(legal_options().hidden_dropout, 0);
+  EXPECT_EQ(legal_options().attention_dropout, 0);
+  EXPECT_EQ(legal_options({"--hidden-dropout", "0.1"}).hidden_dropout, 0.1);
+  EXPECT_EQ(legal_options({"--attention-dropout", "0.999"}).attention_dropout, 0.999);
+  for (const char* flag : {"--hidden-dropout", "--attention-dropout"}) {
+    EXPECT_THAT(parse_refusal({flag, "-0.1"}),
+                AllOf(HasSubstr(flag), HasSubstr("at least 0 and below 1"), HasSubstr("nearest legal value: 0")));
+    EXPECT_THAT(parse_refusal({flag, "1"}), AllOf(HasSubstr(flag), HasSubstr("at least 0 and below 1, got '1'"),
+                                                  HasSubstr("nearest legal values: those just below 1")));
   }
-  EXPECT_THAT(parse_refusal({"--hidden-dropout", "0.1"}),
-              AllOf(HasSubstr("--hidden-dropout 0.1 is not supported yet"), HasSubstr("only 0 is accepted")));
+}
+
+TEST(FlagTable, NeutralNumbersAreComparedAsNumbers) {
+  for (const char* one : {"1", "1.0", "1e0", "10e-1"}) {
+    EXPECT_NO_THROW(legal_options({"--rotary-percent", one}));
+  }
+  EXPECT_THAT(parse_refusal({"--rotary-percent", "0.5"}),
+              AllOf(HasSubstr("--rotary-percent 0.5 is not supported yet"), HasSubstr("only 1 is accepted")));
   EXPECT_THAT(parse_refusal({"--distributed-backend", "gloo"}),
               AllOf(HasSubstr("not supported yet"), HasSubstr("nccl, staged, mpi")));
   EXPECT_NO_THROW(legal_options({"--fp16=false"}));

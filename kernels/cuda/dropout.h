@@ -1,0 +1,16 @@
+// Dropout of the residual stream's branches on a GPU; the contract is kernels/dropout.h.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/stream_handle.h"
+#include "kernels/plain_types.h"
+
+namespace ashlar::kernels::cuda {
+
+// rows = samples x length. bias and residual may be null.
+void dropout_forward(Element element, void* out, const void* x, const void* bias, const void* residual, int64_t rows,
+                     int64_t columns, int64_t length, const Dropout& dropout, int64_t first_position,
+                     StreamHandle stream);
+
+}  // namespace ashlar::kernels::cuda
