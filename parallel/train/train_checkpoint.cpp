@@ -42,6 +42,7 @@ constexpr std::array kTrainingFlags = {
     "adam-eps",
     "clip-grad",
     "eod-mask-loss",
+    "bf16",
 };
 
 // The inverse of options_json, for settings that still exist.
@@ -79,6 +80,10 @@ void compare_settings(const Training& training, const nlohmann::json& saved, con
     return;
   }
   for (const char* flag : kTrainingFlags) {
+    if (std::string_view(flag) == "lr-decay-iters" && training.options.lr_decay_style == "constant" &&
+        saved.value("lr-decay-style", "") == "constant") {
+      continue;  // it follows --train-iters, and nothing decays
+    }
     if (saved.contains(flag) && now.contains(flag) && saved[flag] != now[flag]) {
       training.rank.log.warning("--load {}: --{} was {}, is {} now; losses will differ from an uninterrupted run",
                                 directory, flag, saved[flag].dump(), now[flag].dump());
