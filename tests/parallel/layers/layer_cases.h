@@ -46,7 +46,7 @@ class LinearPair final : public Layer {
     row_.backward_input(context, dhidden, dy);
     column_.backward_input(context, dx, dhidden);
   }
-  void backward_weight(LayerContext& context, ConstTensorView dy, LayerMemory memory) override {
+  void backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView, LayerMemory memory) override {
     const TensorView hidden = middle(memory.saved, context.shape);
     const TensorView kept = column_input(memory.saved, context.shape);
     row_.backward_weight(context, dy, hidden);

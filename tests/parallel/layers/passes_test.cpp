@@ -99,12 +99,12 @@ TEST_P(Passes, TakeExactlyTheDeclaredBytes) {
     if (bytes.saved > 0) {
       LayerMemory small = at.memory();
       small.saved = Arena(memory.data(), bytes.saved - Arena::kAlignment);
-      EXPECT_THROW(at.layer.backward_weight(at.context, at.dy, small), Error);
+      EXPECT_THROW(at.layer.backward_weight(at.context, at.dy, at.x, small), Error);
     }
     if (bytes.pending > 0) {
       LayerMemory small = at.memory();
       small.pending = Arena(memory.data(), bytes.pending - Arena::kAlignment);
-      EXPECT_THROW(at.layer.backward_weight(at.context, at.dy, small), Error);
+      EXPECT_THROW(at.layer.backward_weight(at.context, at.dy, at.x, small), Error);
     }
   });
 }
