@@ -213,7 +213,11 @@ int bench_data_parallel(RankContext& rank, const BenchOptions& bench) {
 
 int bench_train(RankContext& rank, int argc, char** argv) {
   BenchOptions bench;
-  CLI::App app{"GPT-2 124M training steps beside the limits of this machine, measured in the same run."};
+  CLI::App app{
+      "GPT training steps: on a CPU those of GPT-2 124M beside limits of the machine, measured in the same run; on "
+      "GPUs\n"
+      "tokens a second, and with --peak-tflops the utilisation.",
+      "bench_train"};
   app.add_option("--seq-length", bench.seq_length, "T; 64 unless given, 256 with --data-parallel, 1024 on GPUs")
       ->check(CLI::Range(int64_t{1}, int64_t{8192}));
   app.add_option("--micro-batch-size", bench.micro_batch_size, "B; 4 unless given, 1 with --data-parallel, 8 on GPUs")

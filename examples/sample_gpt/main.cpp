@@ -19,8 +19,9 @@ struct SampleOptionsOfUser {
 // Returns false when CLI11 already printed --help.
 bool parse(int argc, char** argv, SampleOptionsOfUser& options) {
   CLI::App app{
-      "Writes text with a model that pretrain_gpt saved. One rank; the checkpoint may come from any grid.\n"
-      "Example: sample_gpt --load quickstart/checkpoints --prompt \"And God said\" --num-bytes 300 --temperature 0.8"};
+      "Writes text with a model that pretrain_gpt saved. One rank on the CPU; the checkpoint may come from any grid.\n"
+      "Example: sample_gpt --load quickstart/checkpoints --prompt \"And God said\" --num-bytes 300 --temperature 0.8",
+      "sample_gpt"};
   app.add_option("--load", options.load, "checkpoint directory, the --save of pretrain_gpt")->required();
   app.add_option("--ckpt-step", options.iteration, "iteration to load; the latest unless given")
       ->check(CLI::NonNegativeNumber);

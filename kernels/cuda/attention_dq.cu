@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kMmaThreads)
     float dp[kRowTiles][kTiles][4] = {};
     multiply_rows<kDim, kRowTiles, kTiles, T>(s, q_tile + warp_offset, k_tile, lane);
     multiply_rows<kDim, kRowTiles, kTiles, T>(dp, dout_tile + warp_offset, v_tile, lane);
-    if (first_key + kKeys < kDim, kDropout >> warp_query + 1) {
+    if (first_key + kTiles * 8 > warp_query + 1) {
       mask_later_keys(s, first_key, warp_query, lane);
     }
 #pragma unroll

@@ -162,11 +162,47 @@ void Executor::train(const BatchReader& reader, double grad_scale, int64_t step,
                      int64_t consumed_samples) {
   context_->masks = {.seed = seed, .step = step, .first_sample = 0};
   consumed_samples_ = consumed_samples;
-  run(training_program_, reader, grad_scale, true, step);
+  run_or_end_job(training_program_, reader, grad_scale, true, step);
 }
 
 void Executor::evaluate(const BatchReader& reader, int64_t step) {
-  run(evaluation_program_, reader, 0, false, step);
+  run_or_end_job(evaluation_program_, reader, 0, false, step);
+}
+
+// A data set may fail on one rank in the middle of a list: its device then waits for messages of ranks that wait for
+// it, and memory must not go before the device is done with it.
+void Executor::run_or_end_job(const Program& program, const BatchReader& reader, double grad_scale, bool training,
+                              int64_t step) {
+  try {
+    end_job_on_error(rank_, [&] { run(program, reader, grad_scale, training, step); });
+  } catch (const AgreedError&) {
+    throw;  // no rank waits for another
+  } catch (const Error&) {
+    settle();
+    throw;
+  }
+}
+
+void Executor::settle() noexcept {
+  try {
+    for (Stage& stage : stages_) {
+      for (auto* works : {&stage.receiving_activation, &stage.sending_activation, &stage.receiving_gradient}) {
+        for (Work& work : *works) {
+          std::exchange(work, Work()).wait(stream_);
+        }
+      }
+      for (Work& work : stage.sending_gradient) {
+        std::exchange(work, Work()).wait(stream_);
+      }
+    }
+  } catch (const std::exception&) {
+    // The job has ended, and the first error says why.
+  }
+  try {
+    stream_.synchronize();
+  } catch (const std::exception&) {
+    // As above.
+  }
 }
 
 LossSum Executor::read_totals() {

@@ -112,7 +112,10 @@ class Executor {
   Program prepare(const Schedule& schedule, bool forward_only) const;
   void lay_out(Arena& arena);
   void lay_out_host(Arena& arena);
+  void run_or_end_job(const Program& program, const BatchReader& reader, double grad_scale, bool training,
+                      int64_t step);
   void run(const Program& program, const BatchReader& reader, double grad_scale, bool training, int64_t step);
+  void settle() noexcept;  // Blocks the host until the device uses none of this one's memory.
   void begin_host_batches();
   void sum_losses(const Program& program);
   void perform(const Action& action, const BatchReader& reader);

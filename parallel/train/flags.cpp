@@ -71,7 +71,8 @@ void check_choice(const Flag& flag, const std::string& text, const std::string& 
   }
   REQUIRE(!std::ranges::count(flag.later, text), ErrorCode::kUsage, "{} {} is not supported yet; this version has {}",
           source, text, fmt::join(flag.choices, ", "));
-  const auto nearest = nearest_name(text, flag.choices);
+  // From three letters others are too easily made: "gpu" is not "cpu".
+  const auto nearest = text.size() > 3 ? nearest_name(text, flag.choices) : std::nullopt;
   throw Error(ErrorCode::kUsage, fmt::format("{} expects one of {}; got '{}'{}", source, fmt::join(flag.choices, ", "),
                                              text, nearest ? fmt::format("; did you mean {}?", *nearest) : ""));
 }

@@ -158,7 +158,7 @@ void model_and_grid(Rows& t) {
         "weights and activations in bf16, with fp32 master weights and gradients; on a CPU bf16 is how numbers are "
         "stored, sums are fp32");
   t.row("gemm", &O::gemm, "NAME",
-        "matrix products on GPUs: cuBLASLt, our own kernels (16-bit operands), or whichever fits")
+        "matrix products on GPUs: our own kernels (16-bit operands), cuBLASLt, or whichever of them fits a product")
       .one_of({"auto", "own", "cublaslt"});
   t.row("allow-tf32", &O::allow_tf32, "", "fp32 matrix products on GPUs may round their operands to TF32");
   t.row(

@@ -54,9 +54,18 @@ std::vector<RankFacts> gather_facts(RankContext& rank, const TrainOptions& optio
   return all;
 }
 
-[[noreturn]] void refuse(const std::vector<std::string>& problems) {
-  throw AgreedError(ErrorCode::kUsage,
-                    fmt::format("the ranks cannot start on GPUs:\n  {}", fmt::join(problems, "\n  ")));
+// The flag that asks for GPUs. Under auto they are there, so the CPU takes over only where the user says so.
+std::string asked_by(const TrainOptions& options) {
+  if (options.device == "cuda") {
+    return "--device cuda";
+  }
+  return options.distributed_backend.empty() ? "--device auto found GPUs (--device cpu leaves them alone)"
+                                             : "--distributed-backend " + options.distributed_backend;
+}
+
+[[noreturn]] void refuse(const TrainOptions& options, const std::vector<std::string>& problems) {
+  throw AgreedError(ErrorCode::kUsage, fmt::format("{}: the ranks cannot start on GPUs:\n  {}", asked_by(options),
+                                                   fmt::join(problems, "\n  ")));
 }
 
 // "no NVIDIA driver loaded" of a message that goes on with advice.
@@ -126,7 +135,7 @@ DeviceRequest start_device(RankContext& rank, const TrainOptions& options) {
     return use_cpu(rank, fmt::format("because for --device auto {}", reason_of(missing.front())));
   }
   if (const std::vector<std::string> problems = check_device_facts(ranks, job); !problems.empty()) {
-    refuse(problems);
+    refuse(options, problems);
   }
   if (rank.world.rank() == 0) {
     rank.log.info("{}", chosen_text(ranks, backend));

@@ -141,6 +141,13 @@ RankOrder rank_order(const TrainOptions& options) {
   return options.use_tp_pp_dp_mapping ? RankOrder::kTensorPipelineData : RankOrder::kTensorDataPipeline;
 }
 
+IdleAtEnd::~IdleAtEnd() {
+  try {
+    stream_.synchronize();
+  } catch (const std::exception&) {  // a failed device does nothing any more, and the error is on its way
+  }
+}
+
 Training::Training(RankContext& rank_context, const TrainOptions& resolved)
     : options(resolved),
       config(gpt_config(resolved, compute_dtype(resolved))),
@@ -158,7 +165,8 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
                borrow(chunks), {options.micro_batch_size, options.seq_length}, reducer),
       optimizer(rank, grid, *stream, store, optimizer_config(options)),
       lr_schedule(make_lr_schedule(options)),
-      results(rank, grid, *stream) {
+      results(rank, grid, *stream),
+      idle_at_end(*stream) {
   store.initialize(static_cast<uint64_t>(options.seed), optimizer.masters());
 }
 

@@ -31,6 +31,19 @@ GptConfig gpt_config(const TrainOptions& options, DType dtype = DType::kF32);
 GridShape grid_shape(const TrainOptions& options);
 RankOrder rank_order(const TrainOptions& options);
 
+// Waits at its end until the stream is idle: an error may leave in the middle of a step, and what was made before this
+// is in use by the device until then. A device that hangs is the watchdog's to end.
+class IdleAtEnd {
+ public:
+  explicit IdleAtEnd(Stream& stream) : stream_(stream) {}
+  ~IdleAtEnd();
+  IdleAtEnd(const IdleAtEnd&) = delete;
+  IdleAtEnd& operator=(const IdleAtEnd&) = delete;
+
+ private:
+  Stream& stream_;
+};
+
 class Training {
  public:
   // Collective. `options` are resolved (resolve_options). Initial weights are set from options.seed.
@@ -49,6 +62,7 @@ class Training {
   const LrSchedule lr_schedule;
   StepResults results;
   TrainState state;  // behind the last step that was put on the stream
+  const IdleAtEnd idle_at_end;
 };
 
 struct StepResult {

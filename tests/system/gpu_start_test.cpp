@@ -36,7 +36,8 @@ class GpuStart : public SystemTest {
 
 TEST_F(GpuStart, NoDriver) {
   expect_refused(start(2, "--device cuda --distributed-backend staged", {{"ASHLAR_STANDIN_DRIVER", "0"}}),
-                 {"host ", "(ranks 0-1): no NVIDIA driver loaded", "nvidia-smi"});
+                 {"--device cuda: the ranks cannot start", "host ", "(ranks 0-1): no NVIDIA driver loaded",
+                  "nvidia-smi", "or use --device cpu"});
 }
 
 TEST_F(GpuStart, TooFewGpus) {
@@ -105,7 +106,7 @@ TEST_F(GpuStart, AutoTakesTheCpuAndSaysWhy) {
 // Who asks for GPUs by the backend is not given the CPU.
 TEST_F(GpuStart, AutoWithABackendOfGpusNeedsThem) {
   expect_refused(start(1, "--distributed-backend staged", {{"ASHLAR_STANDIN_DRIVER", "0"}}),
-                 {"no NVIDIA driver loaded"});
+                 {"--distributed-backend staged: the ranks cannot start", "no NVIDIA driver loaded"});
 }
 
 }  // namespace

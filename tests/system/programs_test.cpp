@@ -43,6 +43,25 @@ TEST_F(Programs, DryRunNeedsNeitherRanksNorData) {
   EXPECT_EQ(count(started.out, "tensor 2 x pipeline 2 x data 1"), 1) << started.out;
 }
 
+// 7B parameters would take 110 GB: the plan of it is arithmetic alone.
+TEST_F(Programs, DryRunOfAModelThatFitsNowhere) {
+  const Flags large(
+      "--dry-run --world-size 1024 --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --num-layers 32 "
+      "--hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --micro-batch-size 8 --global-batch-size 4096 "
+      "--tokenizer-type NullTokenizer --vocab-size 50256 --untie-embeddings-and-output-weights --device cuda");
+  const Ended ended = pretrain(1, large.with("--bf16 --train-tokens 2e12 --peak-tflops 312 --mfu 0.45"));
+  expect_success(ended);
+  EXPECT_THAT(
+      ended.out,
+      AllOf(HasSubstr("tensor 8 x pipeline 4 x data 32 = 1024 ranks; rank = tensor + 8 x data + 256 x pipeline"),
+            HasSubstr("model: 6864257024 parameters (6.864 B)"), HasSubstr("bubble 15.8 %"),
+            HasSubstr("optimizer state"), HasSubstr("kernels' workspace"), HasSubstr("data (32) payload"),
+            HasSubstr("6 x parameters x tokens = 8.24e+22 FLOPs: 6.63 days")));
+  expect_error(pretrain(1, large.with("--pipeline-schedule gpipe --memory-limit-gb 10")), ErrorCode::kUsage,
+               {"--memory-limit-gb 10: a rank of stage 3 needs 209.91 GB", "largest item: activations",
+                "cheapest change that fits: --pipeline-schedule 1f1b --micro-batch-size 1 --bf16"});
+}
+
 TEST_F(Programs, ConfigFile) {
   std::ofstream(path("run.toml")) << "num-layers = 4\nhidden-size = 32\nnum-attention-heads = 4\nseq-length = 16\n"
                                      "micro-batch-size = 2\nglobal-batch-size = 8\ntrain-iters = 6\nlr = 0.01\n"

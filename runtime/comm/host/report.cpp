@@ -53,6 +53,7 @@ std::string late_collective_text(FlightRecorder& recorder, const GroupInfo& grou
                                  waited_seconds, op.text(), group.name);
   text += absent.empty() ? "" : fmt::format(" rank {} never entered it;", absent);
   text += stuck.empty() ? "" : fmt::format(" rank {} entered it and stopped inside;", stuck);
+  text += absent.empty() && stuck.empty() ? " all members entered it, and it did not end;" : "";
   text += fmt::format(" entered: {} (see --distributed-timeout-minutes)", entered);
   return text + lines + idle_lines(recorder, group, named) + "\n" + recorder.board().table();
 }

@@ -192,7 +192,7 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(int color, int key, con
 
 ncclComm_t NcclCommunicator::split_comm(int color, int key, const std::string& name, const OpInfo& op,
                                         const GroupInfo& waits_in) {
-  ncclConfig_t config = nccl_rank_->config(name.c_str());
+  ncclConfig_t config = nccl_rank_->config(name);
   ncclComm_t child = nullptr;
   const auto late = [&](double waited) { return late_text(recorder(), waits_in, op, waited); };
   const double timeout = recorder().timeout_seconds();

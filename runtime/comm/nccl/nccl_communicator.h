@@ -76,6 +76,7 @@ class NcclCommunicator final : public Communicator {
   void make_channels();
   // Between ranks `lower` and its next one, which meet in `op` of `meeting`; lower < 0: this rank is in no pair.
   void make_channel(int lower, bool upwards, const GroupInfo& meeting, const OpInfo& op);
+  void connect(NcclLane& channel, const OpInfo& op, const GroupInfo& meeting);
   ncclComm_t split_comm(int color, int key, const std::string& name, const OpInfo& op, const GroupInfo& waits_in);
 
   std::shared_ptr<NcclRank> nccl_rank_;

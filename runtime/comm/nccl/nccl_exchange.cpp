@@ -5,6 +5,7 @@
 
 #include "runtime/comm/host/report.h"
 #include "runtime/comm/nccl/nccl_communicator.h"
+#include "runtime/comm/wait_reached.h"
 
 namespace ashlar {
 namespace {
@@ -156,6 +157,26 @@ void NcclCommunicator::make_channel(int lower, bool upwards, const GroupInfo& me
                                               [this](uint64_t ticket) { ended(ticket); }));
   const int peer = rank() == from ? to : from;
   channels_[static_cast<size_t>(peer)][rank() == from ? 0 : 1] = lanes_.size() - 1;
+  connect(*lanes_.back(), op, meeting);
+}
+
+// NCCL connects the two ends of a channel at its first message, and until both have come the host waits: here they come
+// together, while in a list of actions each might first wait at the other's channel. Blocks the host.
+void NcclCommunicator::connect(NcclLane& channel, const OpInfo& op, const GroupInfo& meeting) {
+  const NcclLibrary& nccl = nccl_rank_->nccl();
+  CudaStream& stream = channel.stream();
+  const bool sends = channel.group().rank == 0;
+  nccl_rank_->call(
+      sends ? "ncclSend" : "ncclRecv",
+      [&] {
+        return sends ? nccl.send(scratch_.data(), 1, ncclUint8, 1, channel.comm(), stream.handle())
+                     : nccl.receive(scratch_.data(), 1, ncclUint8, 0, channel.comm(), stream.handle());
+      },
+      channel.comm(), recorder().timeout_seconds(),
+      [&](double waited) { return late_text(recorder(), meeting, op, waited); });
+  const auto arrived = nccl_rank_->device().create_event();
+  stream.record(*arrived);
+  wait_reached(*arrived, stream, recorder(), "the first message of a channel");
 }
 
 }  // namespace ashlar

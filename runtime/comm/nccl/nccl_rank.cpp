@@ -26,6 +26,7 @@ NcclRank::NcclRank(RankContext& host, Device& device, const NcclLibrary& nccl, i
     : nccl_(nccl),
       version_(version),
       device_(device),
+      device_index_(cuda_stream(*device.create_stream()).device_index()),
       recorder_(host.recorder),
       log_(host.log),
       host_world_(host.world),
@@ -90,11 +91,11 @@ void NcclRank::wait_for_abort() {
   }
 }
 
-ncclConfig_t NcclRank::config([[maybe_unused]] const char* name) const {
+ncclConfig_t NcclRank::config([[maybe_unused]] const std::string& name) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-  config.commName = name;
+  config.commName = names_.emplace_back(name).c_str();
 #endif
   return config;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -43,8 +44,12 @@ class NcclRank {
   void call(const char* name, FunctionRef<ncclResult_t()> call, const ncclComm_t& comm, double timeout_seconds,
             FunctionRef<std::string(double)> late);
 
-  // A config for a communicator of that name, which must live as long as the config.
-  ncclConfig_t config(const char* name) const;
+  // A config for a communicator of that name. NCCL keeps the pointer to the name as long as the communicator, so this
+  // keeps the text.
+  ncclConfig_t config(const std::string& name);
+
+  // Makes the GPU the calling thread's current one.
+  void use_device() const { use_cuda_device(device_index_); }
 
   void add_lane(NcclLane& lane);
   void remove_lane(NcclLane& lane);  // the watchdog is done with it when this returns
@@ -64,9 +69,11 @@ class NcclRank {
   const NcclLibrary nccl_;
   int version_;
   Device& device_;
+  const int device_index_;
   FlightRecorder& recorder_;
   Log& log_;
   Communicator& host_world_;
+  std::deque<std::string> names_;  // of communicators
   std::shared_ptr<CudaStream> shared_stream_;
   std::timed_mutex calls_mutex_;  // NCCL takes one thread at a time
   std::mutex lanes_mutex_;

@@ -43,6 +43,7 @@ void NcclWatchdog::run() {
   constexpr double kLeastSeconds = 0.005;
   constexpr double kMostSeconds = 0.2;
   StatusBoard& board = rank_.board();
+  rank_.use_device();  // else CUDA may make this thread a context on GPU 0, hundreds of megabytes for each rank there
   while (sleep(std::clamp(rank_.recorder().timeout_seconds() / 50, kLeastSeconds, kMostSeconds))) {
     if (!board.job_ended()) {
       if (const std::optional<Failure> failure = look(steady_seconds())) {
@@ -85,8 +86,8 @@ std::optional<NcclWatchdog::Failure> NcclWatchdog::look_at_lanes(double now) {
     any_started = any_started || (oldest && oldest->started);
     if (const std::string error = lane->async_error(); !error.empty()) {
       return Failure{ErrorCode::kCommunication,
-                     fmt::format("{} hears of a failure from NCCL in group \"{}\": {}; {}{}\n{}{}",
-                                 rank_.board().stand(recorder.world_rank()), lane->group().name, error,
+                     fmt::format("rank {} hears of a failure from NCCL in group \"{}\": {}; {}{}\n{}{}",
+                                 recorder.world_rank(), lane->group().name, error,
                                  oldest ? fmt::format("under way there is {}, for {:.1f} s", oldest->op.text(),
                                                       oldest->waited_seconds)
                                         : "nothing is under way there",
@@ -139,19 +140,22 @@ std::string NcclWatchdog::under_way(double now) const {
 }
 
 void NcclWatchdog::leave() {
-  {
+  // In a thread of its own: ncclCommAbort is a known place to hang.
+  std::thread aborting([this] {
     const std::lock_guard lock(rank_.lanes_mutex());
     rank_.abort_lanes();
-  }
+  });
   // The thread that runs the rank leaves by itself, unless it is stuck where nothing can reach it.
   constexpr double kPatienceSeconds = 10;
   const RankStatus& status = rank_.board().of(rank_.recorder().world_rank());
-  if (!sleep(kPatienceSeconds) || status.pid.load() == 0) {
-    return;
+  if (sleep(kPatienceSeconds) && status.pid.load() != 0) {
+    const std::string reason = rank_.board().end_reason();
+    rank_.log().error("rank {} did not leave within {} s of the end of the job ({})\n{}",
+                      rank_.recorder().world_rank(), kPatienceSeconds, reason.substr(0, reason.find('\n')),
+                      rank_.recorder().dump(8));
+    _exit(exit_code(rank_.board().end_code()));
   }
-  rank_.log().error("rank {} did not leave within {} s of the end of the job\n{}", rank_.recorder().world_rank(),
-                    kPatienceSeconds, rank_.recorder().dump(8));
-  _exit(exit_code(rank_.board().end_code()));
+  aborting.join();
 }
 
 }  // namespace ashlar

@@ -60,7 +60,7 @@ ncclComm_t start(NcclRank& rank, RankContext& host, const GroupInfo& group, doub
   const int slot = rank.recorder().open_group(meeting.id, meeting.name, GroupKind::kChannel);
   const OpInfo op{.number = 1, .kind = OpKind::kSplit};
   rank.recorder().enter(slot, op);
-  ncclConfig_t config = rank.config(group.name.c_str());
+  ncclConfig_t config = rank.config(group.name);
   ncclComm_t comm = nullptr;
   try {
     rank.call(
@@ -110,7 +110,7 @@ std::unique_ptr<Communicator> make_nccl_world(RankContext& host, Device& device,
     set_defaults(version);
   });
   const auto rank = std::make_shared<NcclRank>(host, device, nccl, version);
-  use_cuda_device(rank->new_stream()->device_index());  // where NCCL starts its kernels
+  rank->use_device();  // where NCCL starts its kernels
   ncclComm_t comm = nullptr;
   if (group.size() > 1) {
     comm = start(*rank, host, group, init_timeout_seconds);

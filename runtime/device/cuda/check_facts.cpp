@@ -69,7 +69,7 @@ bool check_host(const Ranks& ranks, std::vector<std::string>& problems) {
   if (first.driver_version == 0) {
     problems.push_back(
         fmt::format("{}: no NVIDIA driver loaded; CUDA {} needs one. Install it or load its kernel module "
-                    "(nvidia-smi shows whether it answers), or give the container its GPUs",
+                    "(nvidia-smi shows whether it answers), give the container its GPUs, or use --device cpu",
                     place_text(ranks), version_text(first.runtime_version)));
     return false;
   }

@@ -6,6 +6,7 @@
 #include "kernels/attention.h"
 #include "kernels/cast.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/dropout.h"
 #include "kernels/embedding.h"
 #include "kernels/layernorm.h"
 #include "kernels/matmul.h"
@@ -148,6 +149,12 @@ TEST(Dispatch, RowsAndElements) {
       add_bias_residual(y, x, dy, beta, s.stream());
       keep({y});
       add(y, x, s.stream());
+      keep({y});
+      const Shape samples{3, kRows / 3, kColumns};
+      const Dropout dropout{.probability = 0.3, .key = {3, 5}, .first_sample = 7};
+      dropout_forward(y.reshaped(samples), x.reshaped(samples), beta, dy.reshaped(samples), dropout, 0, s.stream());
+      keep({y});
+      dropout_backward(y.reshaped(samples), dy.reshaped(samples), dropout, 0, s.stream());
       keep({y});
       bias_backward(dbeta, dy, Write::kAdd, s.stream());
       keep({dbeta});

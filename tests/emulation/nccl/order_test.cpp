@@ -135,7 +135,7 @@ TEST(Order, MissingWaitForACollectiveIsReported) {
 TEST(Order, MissingWaitForAMessageIsReported) {
   EXPECT_THAT(found(Mistake::kNoWaitForReceive).reports,
               AllOf(HasSubstr("missing wait: "), HasSubstr("backward"),
-                    HasSubstr("ncclRecv #3 of 5000 ncclFloat32 from rank 0 of communicator \"pipeline 0>1\", rank 1")));
+                    HasSubstr("ncclRecv #4 of 5000 ncclFloat32 from rank 0 of communicator \"pipeline 0>1\", rank 1")));
 }
 
 TEST(Order, SkippedCollectiveIsReported) {

@@ -56,7 +56,7 @@ TEST_P(Passes, WeightGradientsMayComeLater) {
     late.backward_weight();
     const std::lock_guard lock(mutex_);
     EXPECT_EQ(gradients_of(late.layer), expected);
-    if (GetParam().name != "embedding") {
+    if (!GetParam().name.starts_with("embedding")) {
       EXPECT_EQ(to_doubles(late.dx), expected_dx);
     }
   });

@@ -23,11 +23,12 @@ void expect_plan_is_allocated(const TrainOptions& options, const GridShape& grid
                   << grid.text() << " " << (backend == DeviceBackend::kNccl ? "nccl" : "staged") << " rank "
                   << rank.world.rank();
               EXPECT_EQ(planned.of(MemoryItem::kParameters), static_cast<int64_t>(training.store.value_bytes()));
-        EXPECT_EQ(planned.of(MemoryItem::kOptimizer), static_cast<int64_t>(training.optimizer.state_bytes()));
-        EXPECT_EQ(planned.of(MemoryItem::kActivations), static_cast<int64_t>(training.executor.bytes().activations));
-        EXPECT_EQ(planned.of(MemoryItem::kActivationGradients),
-                  static_cast<int64_t>(training.executor.bytes().gradients));
-        EXPECT_GT(planned.of(MemoryItem::kKernels), 0);
+              EXPECT_EQ(planned.of(MemoryItem::kOptimizer), static_cast<int64_t>(training.optimizer.state_bytes()));
+              EXPECT_EQ(planned.of(MemoryItem::kActivations),
+                        static_cast<int64_t>(training.executor.bytes().activations));
+              EXPECT_EQ(planned.of(MemoryItem::kActivationGradients),
+                        static_cast<int64_t>(training.executor.bytes().gradients));
+              EXPECT_GT(planned.of(MemoryItem::kKernels), 0);
               EXPECT_EQ(planned.of(MemoryItem::kCommunication) > 0, backend == DeviceBackend::kNccl);
             },
             {.timeout_seconds = 300, .device = device});

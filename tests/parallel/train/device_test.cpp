@@ -6,6 +6,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <optional>
+#include <thread>
 
 #include "parallel/train/train_checkpoint.h"
 #include "parallel/train/verify_layout.h"
@@ -306,6 +307,23 @@ TEST(DeviceOrder, TheHostDoesNotWaitWithinAStep) {
       EXPECT_TRUE(opened_in_time) << grid.text();
     };
     run_ranks(grid.num_ranks(), body, on_gpus(DeviceBackend::kNccl));
+  }
+}
+
+// An error leaves in the middle of a step: what the device still uses is freed behind it.
+TEST(DeviceOrder, AnErrorWithinAStepFreesNothingInUse) {
+  take_machine_reports();
+  const TrainOptions options = with_grid(model_xxs(), {1, 1, 1});
+  const auto body = [&](RankContext& rank) {
+    Training training(rank, options);
+    enqueue_on_gpu(*training.stream, "work that lasts",
+                   [] { std::this_thread::sleep_for(std::chrono::milliseconds(200)); });
+    submit_step(training, source_of(options));
+    throw Error(ErrorCode::kData, "an unreadable sample");
+  };
+  EXPECT_THROW(run_ranks(1, body, on_gpus(DeviceBackend::kStaged)), Error);
+  for (const std::string& report : take_machine_reports()) {
+    ADD_FAILURE() << report;
   }
 }
 

@@ -67,6 +67,26 @@ void put_on_stream(const Pending& work) {
   }
 }
 
+// The two ends of a first message meet before it is on the stream: whoever waits for one end to be out of
+// ncclInProgress waits for the other end to come.
+ncclResult_t meet_peers(ncclComm& comm, const Pending& work) {
+  comm.cell(comm.rank).connects = 1;
+  comm.region->changed();
+  const auto missing = [&] {
+    std::vector<int> ranks;
+    for (const QueuedOp& one : work.ops) {
+      const bool message = one.op.call == NcclCall::kSend || one.op.call == NcclCall::kReceive;
+      if (message && comm.cell(one.op.root).connects == 0) {
+        ranks.push_back(one.op.root);
+      }
+    }
+    return ranks;
+  };
+  const bool met = wait_for(
+      comm, work.ops.front().op.text() + ", to connect", [&] { return missing().empty(); }, missing);
+  return met ? ncclSuccess : ncclRemoteError;
+}
+
 // Work of one call or group. The first operation of a communicator connects its ranks, which a non-blocking one does in
 // the background: the stream has the work only when the communicator is out of ncclInProgress.
 ncclResult_t launch(std::vector<Pending> works) {
@@ -79,8 +99,11 @@ ncclResult_t launch(std::vector<Pending> works) {
     if (connects && !comm->blocking) {
       in_background(comm, [work = std::move(work)] {
         std::this_thread::sleep_for(std::chrono::microseconds(500));
-        put_on_stream(work);
-        return ncclSuccess;
+        const ncclResult_t met = meet_peers(*work.comm, work);
+        if (met == ncclSuccess) {
+          put_on_stream(work);
+        }
+        return met;
       });
       result = ncclInProgress;
     } else {

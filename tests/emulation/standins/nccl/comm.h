@@ -46,6 +46,7 @@ struct ncclComm {
   std::atomic<bool> over{false};  // destroyed or aborted
   std::atomic<uint64_t> num_finished{0};
   std::thread background;
+  std::atomic<ncclComm*> child{nullptr};  // in the making by ncclCommSplit: aborted with its parent
   std::mutex text_mutex;
   std::string error_text;
 

@@ -128,7 +128,10 @@ ncclResult_t split(ncclComm& parent, int color, int key, ncclComm_t* out, const 
                                place->first, place->second, config);
   child->device = parent.device;
   add_comm(child);
+  parent.child = child.get();
+  child->aborted = child->aborted || parent.aborted;
   const ncclResult_t result = join(*child);
+  parent.child = nullptr;
   // As in the real one, the handle is there only when the parent is out of ncclInProgress.
   __atomic_store_n(out, child.get(), __ATOMIC_RELEASE);
   return result;
@@ -267,6 +270,9 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
                        "ncclCommAbort: " + describe(*comm) + " is in a call or a group of another thread");
   }
   comm->aborted = true;
+  if (ncclComm* const child = comm->child.load()) {
+    child->aborted = true;
+  }
   if (comm->background.joinable()) {
     comm->background.join();
   }

@@ -31,6 +31,7 @@ struct RankCell {
   std::atomic<int32_t> pid;
   std::atomic<int32_t> device;     // index + 1
   std::atomic<int32_t> joined;     // 1: has come to the start; 2: has seen all others there
+  std::atomic<int32_t> connects;   // 1: has started its first operation
   std::atomic<int32_t> aborted;    // 1: its ncclCommAbort was called
   std::atomic<int32_t> finalized;  // 1: will start nothing more
   std::atomic<int32_t> left;       // 1: has seen that all others are finalized
