@@ -87,7 +87,8 @@ struct StepReader {
 };
 
 Recompute recompute_of(const TrainOptions& options) {
-  Recompute recompute{.num_layers = options.recompute_num_layers};
+  Recompute recompute;
+  recompute.num_layers = options.recompute_num_layers;
   if (options.recompute_granularity == "full") {
     recompute.method = options.recompute_method == "block" ? RecomputeMethod::kBlock : RecomputeMethod::kUniform;
   } else if (options.recompute_granularity == "selective") {

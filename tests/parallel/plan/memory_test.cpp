@@ -126,9 +126,9 @@ TEST(FewPlannedMemory, OfARecomputedBlockIsTheFormula) {
       EXPECT_EQ(of_a_layer({.selective = {.layernorm = true, .mlp_act = true}}, 1),
                 whole - e * s * b * (2 * h + f / t));
       EXPECT_EQ(of_a_layer({.selective = {.core_attn = true}}, 1), whole - e * s * b * h / t - 4 * a * b * s / t);
-      EXPECT_EQ(of_a_layer({.method = RecomputeMethod::kUniform, .num_layers = 1}, 1), e * s * b * h);
-      EXPECT_EQ(of_a_layer({.method = RecomputeMethod::kUniform, .num_layers = 2}, 2), e * s * b * h);
-      EXPECT_EQ(of_a_layer({.method = RecomputeMethod::kBlock, .num_layers = 2}, 1), whole);
+      EXPECT_EQ(of_a_layer({.method = RecomputeMethod::kUniform, .num_layers = 1, .selective = {}}, 1), e * s * b * h);
+      EXPECT_EQ(of_a_layer({.method = RecomputeMethod::kUniform, .num_layers = 2, .selective = {}}, 2), e * s * b * h);
+      EXPECT_EQ(of_a_layer({.method = RecomputeMethod::kBlock, .num_layers = 2, .selective = {}}, 1), whole);
     }
   }
 }
