@@ -16,14 +16,14 @@ void check(std::string_view op, std::string_view name, const ConstTensorView& x,
 cpu::AttentionSizes sizes_of(std::string_view op, const Shape& qkv, double scale, const Dropout& dropout) {
   DCHECK(qkv.num_dims() == 5 && qkv[2] == 3 && qkv.num_elements() > 0, "{}: qkv must be [B,T,3,H,D], got {}", op,
          qkv.text());
-  REQUIRE(qkv[4] <= cpu::kMaxHeadDim, ErrorCode::kUsage,
-          "attention takes at most {} values per head, got {} (--hidden-size / --num-attention-heads)",
-          cpu::kMaxHeadDim, qkv[4]);
+  REQUIRE(qkv[4] <= kMaxHeadDim, ErrorCode::kUsage,
+          "attention takes at most {} values per head, got {} (--hidden-size / --num-attention-heads)", kMaxHeadDim,
+          qkv[4]);
   DCHECK(dropout.probability >= 0 && dropout.probability < 1, "{}: dropout {}", op, dropout.probability);
   return {qkv[0], qkv[1], qkv[3], qkv[4], scale, dropout};
 }
 
-static_assert(cuda::kMaxHeadDim >= cpu::kMaxHeadDim);
+static_assert(cpu::kMaxHeadDim == kMaxHeadDim && cuda::kMaxHeadDim >= kMaxHeadDim);
 
 cuda::AttentionCall gpu_call(std::string_view op, const ConstTensorView& qkv, const cpu::AttentionSizes& s) {
   const size_t part_bytes = static_cast<size_t>(s.heads * s.head_dim) * dtype_bytes(qkv.dtype);

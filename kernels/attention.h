@@ -7,6 +7,8 @@
 
 namespace ashlar::kernels {
 
+inline constexpr int64_t kMaxHeadDim = 256;  // values per head, on every device
+
 // qkv [B,T,3,H,D] holds q, k, v. Softmax weights are dropped as `dropout` says, the same ones in both passes; the
 // log-sum-exp does not know of it.
 

@@ -52,7 +52,15 @@ __global__ void __launch_bounds__(kThreads)
       largest = k < left ? fmaxf(largest, p.v[k]) : largest;
     }
     if (largest == -INFINITY) {
-      continue;
+      bool is_nan = false;  // fmaxf passes over NaN, which must reach the sum all the same
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) {
+        is_nan = is_nan || (k < left && p.v[k] != p.v[k]);
+      }
+      if (!is_nan) {
+        continue;
+      }
+      largest = 0.0f;
     }
     float sum = running.exp_sum * exp2_approx((running.largest - largest) * kLog2E);
 #pragma unroll

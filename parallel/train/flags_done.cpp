@@ -40,6 +40,10 @@ constexpr CustomSetting kOpenaiGelu{[](O& options, const std::string& text) {
                                     },
                                     nullptr};
 
+constexpr CustomSetting kZeroStage{
+    [](O& options, const std::string& text) { options.zero_stage = parse_integer(text); },
+    [](const O& options) -> std::string { return options.zero_stage ? fmt::format("{}", *options.zero_stage) : ""; }};
+
 constexpr CustomSetting kNoNanCheck{
     [](O& options, const std::string& text) { options.check_for_nan_in_loss_and_grad = text != "true"; },
     [](const O& options) -> std::string { return options.check_for_nan_in_loss_and_grad ? "false" : "true"; }};
@@ -141,6 +145,16 @@ void model_and_grid(Rows& t) {
       .one_of({"1f1b", "gpipe"});
   t.row("ddp-bucket-size", &O::ddp_bucket_size, "N", "elements of one gradient all-reduce over the data axis")
       .at_least(1);
+  t.row("zero-stage", kZeroStage, "N",
+        "what the data ranks share out instead of each holding all of it: 0 nothing; 1 fp32 master weights and moments "
+        "of the optimizer. Every stage gives the same numbers")
+      .one_of({"0", "1"}, {"2", "3"})
+      .by_default("0");
+  t.row("use-distributed-optimizer", &O::use_distributed_optimizer, "", "as --zero-stage 1");
+  t.row("data-parallel-sharding-strategy", &O::data_parallel_sharding_strategy, "NAME",
+        "no_shard and optim: as --zero-stage 0 and 1")
+      .one_of({"no_shard", "optim"}, {"optim_grads", "optim_grads_params"})
+      .by_default("as --zero-stage says");
   t.row("distributed-backend", &O::distributed_backend, "NAME",
         "what carries data between ranks: nccl for a GPU a rank; staged for GPUs by way of the host, also with several "
         "ranks on one GPU; mpi for CPUs")

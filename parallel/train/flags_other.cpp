@@ -82,9 +82,7 @@ void refused_numbers_and_grid(std::vector<Flag>& flags) {
   add("sequence-parallel", "", "use --tensor-model-parallel-size alone");
   add("context-parallel-size", "N", "a sequence stays on one tensor group", {"1"});
   add("cp-comm-type", "NAME", "a sequence stays on one tensor group; leave it out", {"p2p"});
-  add("use-distributed-optimizer", "", "every data rank holds the whole optimizer state; leave it out");
-  add("use-megatron-fsdp", "", "every data rank holds all weights; leave it out");
-  add("data-parallel-sharding-strategy", "NAME", "every data rank holds all weights", {"no_shard"});
+  add("use-megatron-fsdp", "", "every data rank holds all weights; see --zero-stage");
   add("ddp-num-buckets", "N", "use --ddp-bucket-size, in elements");
   add("num-layers-per-virtual-pipeline-stage", "N", "a rank holds one stage: --pipeline-schedule 1f1b or gpipe");
   add("num-virtual-stages-per-pipeline-rank", "N", "a rank holds one stage: --pipeline-schedule 1f1b or gpipe", {"1"});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/attention.h"
 #include "parallel/train/flags.h"
 #include "parallel/train/options.h"
 #include "runtime/base/error.h"
@@ -92,6 +93,10 @@ void check_model(const TrainOptions& o, Problems& problems) {
         o.kv_channels > 0 && o.kv_channels * heads != width,
         "--kv-channels {} is not supported yet: it must be --hidden-size {} / --num-attention-heads {} = {}",
         o.kv_channels, width, heads, width / heads);
+    problems.add_if(width % heads == 0 && width / heads > kernels::kMaxHeadDim,
+                    "--hidden-size {} / --num-attention-heads {} gives {} values per head, attention takes at most {}; "
+                    "give at least {} heads",
+                    width, heads, width / heads, kernels::kMaxHeadDim, (width - 1) / kernels::kMaxHeadDim + 1);
   }
   problems.add_if(
       heads > 0 && heads % t != 0,
@@ -211,6 +216,14 @@ void check_data(const TrainOptions& o, Problems& problems) {
   problems.add_if(legal && parts[1] == 0 && o.eval_interval > 0 && !o.data_path.empty(),
                   "--eval-interval {} needs validation data, and --split {} sets none aside; for instance 969,30,1",
                   o.eval_interval, o.split);
+}
+
+void check_sharding(const TrainOptions& o, Problems& problems) {
+  try {
+    zero_stage_of(o);
+  } catch (const Error& error) {
+    problems.add(error.what());
+  }
 }
 
 void check_device(const TrainOptions& o, Problems& problems) {
@@ -344,6 +357,7 @@ void validate_options(const TrainOptions& options) {
   check_length_and_rate(options, problems);
   check_data(options, problems);
   check_device(options, problems);
+  check_sharding(options, problems);
   check_files_and_run(options, problems);
   problems.raise();
 }

@@ -44,14 +44,15 @@ std::unique_ptr<Stream> make_stream(Device& device, const TrainOptions& options)
 }
 
 ParameterStore make_store(RankContext& rank, const ProcessGrid& grid,
-                          const std::vector<std::unique_ptr<StageChunk>>& chunks, DType dtype) {
+                          const std::vector<std::unique_ptr<StageChunk>>& chunks, DType dtype,
+                          const Sharding& sharding) {
   std::vector<int> stages;
   std::vector<std::vector<Parameter*>> parameters;
   for (const auto& chunk : chunks) {
     stages.push_back(chunk->stage());
     parameters.push_back(chunk->parameters());
   }
-  return ParameterStore(rank.device, grid, stages, parameters, dtype);
+  return ParameterStore(rank.device, grid, stages, parameters, dtype, sharding);
 }
 
 OptimizerConfig optimizer_config(const TrainOptions& options) {
@@ -138,6 +139,10 @@ GridShape grid_shape(const TrainOptions& options) {
   return {options.tensor_model_parallel_size, options.pipeline_model_parallel_size, options.data_parallel_size};
 }
 
+Sharding sharding(const TrainOptions& options) {
+  return zero_stage_of(options) == 0 ? Sharding{} : Sharding{options.data_parallel_size, options.ddp_bucket_size};
+}
+
 RankOrder rank_order(const TrainOptions& options) {
   return options.use_tp_pp_dp_mapping ? RankOrder::kTensorPipelineData : RankOrder::kTensorDataPipeline;
 }
@@ -156,7 +161,7 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
       stream(make_stream(rank.device, options)),
       grid(rank, grid_shape(options), rank_order(options)),
       chunks(make_chunks(options, config, grid)),
-      store(make_store(rank, grid, chunks, config.dtype)),
+      store(make_store(rank, grid, chunks, config.dtype, sharding(options))),
       reducer(grid, *stream, store, options.ddp_bucket_size),
       executor(rank, grid, *stream,
                lower(make_schedule(options.pipeline_schedule, grid.shape().pipeline,
@@ -168,7 +173,8 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
       lr_schedule(make_lr_schedule(options)),
       results(rank, grid, *stream),
       idle_at_end(*stream) {
-  store.initialize(static_cast<uint64_t>(options.seed), optimizer.masters());
+  store.initialize(static_cast<uint64_t>(options.seed),
+                   [this](size_t entry, const std::vector<float>& values) { optimizer.take_masters(entry, values); });
 }
 
 void submit_step(Training& training, const SampleSource& source, const StopSignals* signals) {

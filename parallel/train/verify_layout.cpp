@@ -117,6 +117,7 @@ Reference run_reference(RankContext& alone, const TrainOptions& options, const S
   Training one(alone, one_rank_options(options));
   reference.trace = run_steps(one, source, steps);
   one.stream->synchronize();
+  const Optimizer::WholeState whole = one.optimizer.whole_state(false);
   HostCopy copy(alone.device);
   std::vector<std::byte> scratch;
   for (size_t at = 0; at < one.store.entries().size(); ++at) {
@@ -124,7 +125,7 @@ Reference run_reference(RankContext& alone, const TrainOptions& options, const S
       continue;
     }
     const Parameter& parameter = *one.store.entries()[at].parameter;
-    const float* from = copy.on_host(one.optimizer.masters()[at], scratch).as<float>();
+    const float* from = copy.on_host(whole.masters[at], scratch).as<float>();
     std::vector<float>& values = reference.weights[parameter.name];
     values.resize(static_cast<size_t>(parameter.shard.global.num_elements()));
     parameter.shard.for_each_run([&](int64_t local, int64_t global, int64_t length) {
@@ -180,7 +181,7 @@ LayoutReport verify_layout(RankContext& rank, const TrainOptions& options, const
   }
 
   const bool adam = options.optimizer != "sgd";
-  grid.stream->synchronize();
+  const Optimizer::WholeState whole = grid.optimizer.whole_state(false);
   HostCopy copy(rank.device);
   std::vector<std::byte> scratch;
   const double allowed = adam ? tolerance.weights_adam : tolerance.weights_sgd;
@@ -192,7 +193,7 @@ LayoutReport verify_layout(RankContext& rank, const TrainOptions& options, const
     for (size_t at = 0; at < grid.store.entries().size(); ++at) {
       const ParameterStore::Entry& entry = grid.store.entries()[at];
       if (entry.parameter->name == tensor.name && entry.counted) {
-        const float* ours = copy.on_host(grid.optimizer.masters()[at], scratch).as<float>();
+        const float* ours = copy.on_host(whole.masters[at], scratch).as<float>();
         add_squares(*entry.parameter, ours, values.data(), adam && tensor.name.ends_with("attn.c_attn.bias"), sums);
       }
     }

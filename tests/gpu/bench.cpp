@@ -75,12 +75,19 @@ void Bench::upload(TensorView x, const std::function<void(std::byte* chunk, int6
 
 Tensor Bench::random(DType dtype, Shape shape, double scale) {
   Tensor x = empty(dtype, shape);
-  const auto period = static_cast<int64_t>(normals_.size());
-  upload(x, [&](std::byte* chunk, int64_t first, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      put(chunk, dtype, i, static_cast<float>(scale) * normals_[static_cast<size_t>((first + i) % period)]);
+  const int64_t count = shape.num_elements();
+  const auto period = std::min(static_cast<int64_t>(normals_.size()), count);
+  const TensorView flat = x.view().reshaped({count});
+  upload(flat.slice(0, period), [&](std::byte* chunk, int64_t first, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      put(chunk, dtype, i, static_cast<float>(scale) * normals_[static_cast<size_t>(first + i)]);
     }
   });
+  for (int64_t done = period; done < count; done += period) {  // by the device, which is faster at it than one core
+    const int64_t n = std::min(period, count - done);
+    stream_->copy(flat.slice(done, done + n).data, flat.data, static_cast<size_t>(n) * dtype_bytes(dtype));
+  }
+  stream_->synchronize();
   return x;
 }
 

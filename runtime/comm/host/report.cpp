@@ -9,8 +9,12 @@ namespace ashlar {
 namespace {
 
 std::string missing_line(FlightRecorder& recorder, const GroupInfo& group, int world_rank) {
-  return fmt::format("\n  missing {}; last finished in \"{}\": {}", recorder.board().stand(world_rank), group.name,
-                     recorder.board().last_finished(world_rank, group.id));
+  const StatusBoard& board = recorder.board();
+  const std::string last =
+      board.of(world_rank).present.load()
+          ? fmt::format("; last finished in \"{}\": {}", group.name, board.last_finished(world_rank, group.id))
+          : "";
+  return fmt::format("\n  missing {}{}", board.stand(world_rank), last);
 }
 
 // The reporter may wait for a rank that itself waits for another: whoever is in no operation holds up the rest.
@@ -36,10 +40,15 @@ std::string late_collective_text(FlightRecorder& recorder, const GroupInfo& grou
   std::string entered;
   std::string absent;
   std::string stuck;
+  std::string unseen;
   std::string lines;
   std::vector<int> named;
   for (size_t member = 0; member < members.size(); ++member) {
     const int world_rank = group.world_ranks[member];
+    if (!members[member].visible) {
+      append_rank(unseen, world_rank);
+      continue;
+    }
     append_rank(members[member].entered ? entered : absent, world_rank);
     if (!members[member].arrived) {
       lines += missing_line(recorder, group, world_rank);
@@ -53,7 +62,10 @@ std::string late_collective_text(FlightRecorder& recorder, const GroupInfo& grou
                                  waited_seconds, op.text(), group.name);
   text += absent.empty() ? "" : fmt::format(" rank {} never entered it;", absent);
   text += stuck.empty() ? "" : fmt::format(" rank {} entered it and stopped inside;", stuck);
-  text += absent.empty() && stuck.empty() ? " all members entered it, and it did not end;" : "";
+  if (absent.empty() && stuck.empty()) {
+    text += fmt::format(" all members{} entered it, and it did not end;", unseen.empty() ? "" : " on this host");
+  }
+  text += unseen.empty() ? "" : fmt::format(" rank {} is on another host, not visible from here;", unseen);
   text += fmt::format(" entered: {} (see --distributed-timeout-minutes)", entered);
   return text + lines + idle_lines(recorder, group, named) + "\n" + recorder.board().table();
 }

@@ -11,6 +11,7 @@ namespace ashlar {
 struct MemberState {
   bool entered = false;  // is in the operation, or past it
   bool arrived = false;  // has done the part that is being waited for
+  bool visible = true;   // false: on another host, and nothing is known of it
 };
 
 std::string late_collective_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op,

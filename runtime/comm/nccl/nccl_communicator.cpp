@@ -193,7 +193,7 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(int color, int key, con
 ncclComm_t NcclCommunicator::split_comm(int color, int key, const std::string& name, const OpInfo& op,
                                         const GroupInfo& waits_in) {
   ncclConfig_t config = nccl_rank_->config(name);
-  ncclComm_t child = nullptr;
+  ncclComm_t& child = nccl_rank_->new_comm();
   const auto late = [&](double waited) { return late_text(recorder(), waits_in, op, waited); };
   const double timeout = recorder().timeout_seconds();
   // NCCL fills in the child when the parent is out of ncclInProgress; then the child may still be in it.

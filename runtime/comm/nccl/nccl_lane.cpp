@@ -56,7 +56,8 @@ NcclLane::NcclLane(NcclRank& rank, ncclComm_t comm, const GroupInfo& group, std:
       record_slot_(channel_ ? rank.recorder().open_group(group.id, group.name, GroupKind::kChannel) : *record_slot),
       wait_text_(fmt::format("the operations of group \"{}\"", group.name)),
       ended_(std::move(ended)),
-      ready_(rank.device().create_event()) {
+      ready_(rank.device().create_event()),
+      ops_(channel_ || comm == nullptr ? kMaxMessages : kMaxOps) {
   for (Op& one : ops_) {
     one.start = rank.device().create_event();
     one.end = rank.device().create_event();
@@ -78,7 +79,7 @@ NcclLane::~NcclLane() {
 // The host sees the end of the oldest operation itself, so that its place and its events are free without doubt.
 void NcclLane::make_room() {
   check_job_runs(rank_.recorder());
-  if (num_issued_ >= kMaxOps) {
+  if (num_issued_ >= ops_.size()) {
     wait_reached(*op(num_issued_ + 1).end, *stream_, rank_.recorder(), wait_text_);
     const std::lock_guard lock(rank_.lanes_mutex());
     advance(steady_seconds());
@@ -125,13 +126,13 @@ uint64_t NcclLane::issue_message(const Transfer& transfer, uint64_t ticket, Stre
 }
 
 void NcclLane::wait(uint64_t number, Stream& stream) {
-  if (number + kMaxOps > num_issued_) {  // of an older one the host has seen the end
+  if (number + ops_.size() > num_issued_) {  // of an older one the host has seen the end
     stream.wait(*op(number).end);
   }
 }
 
 void NcclLane::wait_host(uint64_t number) {
-  if (number + kMaxOps <= num_issued_) {
+  if (number + ops_.size() <= num_issued_) {
     return;
   }
   wait_reached(*op(number).end, *stream_, rank_.recorder(), wait_text_);

@@ -2,11 +2,11 @@
 // for its collectives, and one for each direction in which it talks to a neighbour.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/comm/nccl/nccl_rank.h"
 
@@ -14,8 +14,12 @@ namespace ashlar {
 
 class NcclLane {
  public:
-  // So many operations may be under way; before one more the host waits for the oldest.
-  static constexpr uint64_t kMaxOps = 128;
+  // So many operations may be under way; before one more the host waits for the oldest. Two steps are on their way at
+  // once, and a tensor group has four collectives for each layer and micro-batch: kMaxOps is enough for 256 layers x
+  // micro-batches of a stage in each. A channel carries one message, and a group of one one copy, for each micro-batch
+  // at most.
+  static constexpr uint64_t kMaxOps = 2048;
+  static constexpr uint64_t kMaxMessages = 512;
 
   // `comm` may be null: a group of one, whose operations are copies. `ended(ticket)` is called by any thread, once for
   // each operation, in order, under NcclRank::lanes_mutex(). A channel has no `record_slot` and opens its own.
@@ -68,8 +72,8 @@ class NcclLane {
     std::unique_ptr<Event> end;
   };
 
-  Op& op(uint64_t number) { return ops_[number % kMaxOps]; }
-  const Op& op(uint64_t number) const { return ops_[number % kMaxOps]; }
+  Op& op(uint64_t number) { return ops_[number % ops_.size()]; }
+  const Op& op(uint64_t number) const { return ops_[number % ops_.size()]; }
   void make_room();
   void issued(const OpInfo& info, uint64_t ticket);
   void use(const char* name, FunctionRef<ncclResult_t()> call, const OpInfo& info);
@@ -83,7 +87,7 @@ class NcclLane {
   std::string wait_text_;
   std::function<void(uint64_t)> ended_;
   std::unique_ptr<Event> ready_;
-  std::array<Op, kMaxOps> ops_;
+  std::vector<Op> ops_;  // by number
   uint64_t num_messages_ = 0;
   uint64_t num_issued_ = 0;  // these two under lanes_mutex(), except that the issuing thread reads what it wrote
   uint64_t num_ended_ = 0;

@@ -91,6 +91,10 @@ void NcclRank::wait_for_abort() {
   }
 }
 
+ncclComm_t& NcclRank::new_comm() {
+  return comms_.emplace_back(nullptr);
+}
+
 ncclConfig_t NcclRank::config([[maybe_unused]] const std::string& name) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
@@ -128,9 +132,14 @@ void NcclRank::abort_lanes() {
 
 namespace {
 
+// The status board shows the ranks of this host: of the others it says nothing.
 std::vector<MemberState> members_of(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op) {
   std::vector<MemberState> members;
   for (const int world_rank : group.world_ranks) {
+    if (!recorder.board().of(world_rank).present.load()) {
+      members.push_back({.visible = false});
+      continue;
+    }
     const GroupStatus* status = recorder.board().find_group(world_rank, group.id);
     const bool entered = status != nullptr && status->last_issued.load().number >= op.number;
     members.push_back({.entered = entered, .arrived = entered});  // one that has come holds up nobody
@@ -142,7 +151,8 @@ std::vector<MemberState> members_of(FlightRecorder& recorder, const GroupInfo& g
 
 bool is_missed(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op) {
   const std::vector<MemberState> members = members_of(recorder, group, op);
-  return std::any_of(members.begin(), members.end(), [](const MemberState& member) { return !member.entered; });
+  return std::any_of(members.begin(), members.end(),
+                     [](const MemberState& member) { return member.visible && !member.entered; });
 }
 
 std::string late_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op, double waited_seconds) {

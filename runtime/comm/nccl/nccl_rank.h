@@ -47,6 +47,9 @@ class NcclRank {
   // A config for a communicator of that name. NCCL keeps the pointer to the name as long as the communicator, so this
   // keeps the text.
   ncclConfig_t config(const std::string& name);
+  // A place, null at first, where NCCL may put a communicator. It stays as long as this does: after a time-out NCCL's
+  // own thread may still write there.
+  ncclComm_t& new_comm();
 
   // Makes the GPU the calling thread's current one.
   void use_device() const { use_cuda_device(device_index_); }
@@ -74,6 +77,7 @@ class NcclRank {
   Log& log_;
   Communicator& host_world_;
   std::deque<std::string> names_;  // of communicators
+  std::deque<ncclComm_t> comms_;   // where NCCL puts them
   std::shared_ptr<CudaStream> shared_stream_;
   std::timed_mutex calls_mutex_;  // NCCL takes one thread at a time
   std::mutex lanes_mutex_;
@@ -82,7 +86,8 @@ class NcclRank {
   std::unique_ptr<NcclWatchdog> watchdog_;
 };
 
-// Whether some member has not started the operation, as far as the status board shows it.
+// Whether some member has not started the operation, as far as the status board shows it: a member on another host
+// counts as there, for those who see it missing report it.
 bool is_missed(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op);
 // What is said of an operation that waited too long.
 std::string late_text(FlightRecorder& recorder, const GroupInfo& group, const OpInfo& op, double waited_seconds);

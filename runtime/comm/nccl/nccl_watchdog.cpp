@@ -150,9 +150,8 @@ void NcclWatchdog::leave() {
   const RankStatus& status = rank_.board().of(rank_.recorder().world_rank());
   if (sleep(kPatienceSeconds) && status.pid.load() != 0) {
     const std::string reason = rank_.board().end_reason();
-    rank_.log().error("rank {} did not leave within {} s of the end of the job ({})\n{}",
-                      rank_.recorder().world_rank(), kPatienceSeconds, reason.substr(0, reason.find('\n')),
-                      rank_.recorder().dump(8));
+    rank_.log().error("rank {} did not leave within {} s of the end of the job ({})\n{}", rank_.recorder().world_rank(),
+                      kPatienceSeconds, reason.substr(0, reason.find('\n')), rank_.recorder().dump(8));
     _exit(exit_code(rank_.board().end_code()));
   }
   aborting.join();

@@ -61,7 +61,7 @@ ncclComm_t start(NcclRank& rank, RankContext& host, const GroupInfo& group, doub
   const OpInfo op{.number = 1, .kind = OpKind::kSplit};
   rank.recorder().enter(slot, op);
   ncclConfig_t config = rank.config(group.name);
-  ncclComm_t comm = nullptr;
+  ncclComm_t& comm = rank.new_comm();
   try {
     rank.call(
         "ncclCommInitRankConfig", [&] { return rank.nccl().init(&comm, group.size(), id, group.rank, &config); }, comm,

@@ -87,6 +87,27 @@ void compare_with_cpu(const Case& c, double logit_scale = 2) {
   for_all_elements([&](auto zero) { compare_elements<decltype(zero)>(c, logit_scale); });
 }
 
+// Whole packs of NaN, with and without numbers before and behind them: the sum of the row is NaN, and so is its loss.
+TEST(CudaCrossEntropy, NoNaNIsLost) {
+  constexpr int64_t kColumns = 64;
+  for_all_elements([&](auto zero) {
+    using T = decltype(zero);
+    for (const int64_t num_numbers : {0, 8, 56}) {
+      for (const bool nan_first : {true, false}) {
+        auto values = random_values<float>(kColumns, 5, 1.0);
+        std::fill_n(values.begin() + (nan_first ? 0 : num_numbers), kColumns - num_numbers,
+                    std::numeric_limits<float>::quiet_NaN());
+        const OnDevice<T> logits(rounded_to<T>(values));
+        const OnDevice<int32_t> targets(std::vector<int32_t>{3});
+        const OnDevice<float> stats(3);
+        cuda::cross_entropy_stats(element_of<T>(), stats.get(), logits.get(), targets.get(), 1, {kColumns, 0, kColumns},
+                                  nullptr);
+        EXPECT_TRUE(std::isnan(stats.values()[1])) << num_numbers << " numbers, NaN first: " << nan_first;
+      }
+    }
+  });
+}
+
 TEST(CudaCrossEntropy, EqualsTheCpu) {
   // A block takes 2048 columns at a time, or 4096 of 16 bits.
   for (const int64_t rows : {1, 4, 9}) {

@@ -5,7 +5,9 @@
 #include <chrono>
 #include <thread>
 
+#include "runtime/comm/host/report.h"
 #include "runtime/comm/host/status_board.h"
+#include "runtime/comm/nccl/nccl_rank.h"
 #include "runtime/comm/wait_reached.h"
 #include "tests/emulation/nccl/ranks_on_gpus.h"
 
@@ -14,6 +16,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 struct Ended {
   std::vector<std::string> heard;  // by rank
@@ -189,6 +192,47 @@ TEST_F(Faults, OldLibrariesAreRefusedWithTheirVersion) {
     text = error.what();
   }
   EXPECT_THAT(text, HasSubstr("NCCL 2.18.5 is loaded, 2.19.0 or later is needed"));
+}
+
+// Four ranks on two hosts: the board of this one shows ranks 0 and 1, and nothing of 2 and 3.
+class TwoHosts : public testing::Test {
+ protected:
+  std::string late() { return late_text(mine_, group_, op_, 2.5); }
+
+  const GroupInfo group_{.id = 7, .name = "data", .rank = 0, .world_ranks = {0, 1, 2, 3}};
+  const OpInfo op_{.number = 3, .bytes = 400, .kind = OpKind::kAllReduce, .dtype = DType::kF32};
+  std::vector<uint64_t> region_ = std::vector<uint64_t>(StatusBoard::region_bytes(4) / sizeof(uint64_t) + 1);
+  StatusBoard board_{reinterpret_cast<std::byte*>(region_.data()), 4, true};
+  FlightRecorder mine_{board_, 0};
+  FlightRecorder other_{board_, 1};
+  const int my_slot_ = mine_.open_group(group_.id, group_.name, GroupKind::kAsynchronous);
+  const int other_slot_ = other_.open_group(group_.id, group_.name, GroupKind::kAsynchronous);
+};
+
+TEST_F(TwoHosts, MembersElsewhereAreNotAccused) {
+  mine_.enter(my_slot_, op_);
+  other_.enter(other_slot_, op_);
+  EXPECT_FALSE(is_missed(mine_, group_, op_));
+  EXPECT_THAT(late(), AllOf(HasSubstr("in all_reduce(sum) #3 of 400 bytes fp32 of group \"data\": all members on this "
+                                      "host entered it, and it did not end; rank 2, 3 is on another host, not visible "
+                                      "from here; entered: 0, 1"),
+                            Not(HasSubstr("never entered")), Not(HasSubstr("missing"))));
+}
+
+TEST_F(TwoHosts, MembersHereAreNamed) {
+  mine_.enter(my_slot_, op_);
+  EXPECT_TRUE(is_missed(mine_, group_, op_));
+  EXPECT_THAT(late(), AllOf(HasSubstr("\"data\": rank 1 never entered it; rank 2, 3 is on another host, not visible "
+                                      "from here; entered: 0 ("),
+                            HasSubstr("missing rank 1: in no operation; last finished in \"data\": none"),
+                            Not(HasSubstr("missing rank 2"))));
+}
+
+// What a group over messages misses, it has seen itself; but it has not seen what else the other has done.
+TEST_F(TwoHosts, OfAMissingMessageFromElsewhereNothingElseIsSaid) {
+  const std::string text = late_exchange_text(mine_, group_, op_, 2.5, {.peer = 2, .tag = 1, .bytes = 8});
+  EXPECT_THAT(text, HasSubstr("missing rank 2: on another host, not visible from here\n"));
+  EXPECT_THAT(text, Not(HasSubstr("from here; last finished")));
 }
 
 // Before 2.26 all collectives share one stream; the results are the same.

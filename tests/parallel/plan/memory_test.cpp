@@ -45,6 +45,8 @@ TEST(FewPlannedMemory, IsWhatARunAllocates) {
   options.untie_embeddings_and_output_weights = true;
   options.bf16 = true;
   expect_plan_is_allocated(options, {1, 2, 2});
+  options.zero_stage = 1;
+  expect_plan_is_allocated(options, {1, 2, 2});
   options.hidden_dropout = options.attention_dropout = 0.1;
   options.recompute_granularity = "selective";
   expect_plan_is_allocated(options, {1, 2, 1});
@@ -65,6 +67,7 @@ TEST(PlannedMemory, IsWhatARunAllocates) {
           options.untie_embeddings_and_output_weights = untied;
           options.micro_batch_size = micro_batch;
           options.bf16 = micro_batch == 2 && untied;
+          options.zero_stage = micro_batch - 1;
           expect_plan_is_allocated(options, grid);
         }
       }

@@ -68,6 +68,8 @@ TEST(FewPlannedTraffic, IsWhatAStepSends) {
   expect_plan_is_sent(options, {2, 2, 1});
   options.bf16 = true;
   expect_plan_is_sent(options, {1, 2, 2});
+  options.zero_stage = 1;
+  expect_plan_is_sent(options, {1, 2, 2});
 }
 
 TEST(PlannedTraffic, IsWhatAStepSends) {
@@ -80,6 +82,8 @@ TEST(PlannedTraffic, IsWhatAStepSends) {
         options.untie_embeddings_and_output_weights = untied;
         options.bf16 = untied;
         options.ddp_bucket_size = 100;  // many buckets send as much as one
+        expect_plan_is_sent(options, grid);
+        options.zero_stage = 1;
         expect_plan_is_sent(options, grid);
       }
     }

@@ -125,6 +125,32 @@ TEST_P(OnDevice, RunsRepeatToTheLastBit) {
   EXPECT_TRUE(run_steps(options, grid, source_of(options), 2, on_gpus(GetParam())).same_bits(once));
 }
 
+// What data ranks share out changes no bit, and a checkpoint puts it together again.
+TEST_P(OnDevice, SharedOutStateGivesEqualBits) {
+  TrainOptions options = model_xxs();
+  options.bf16 = true;
+  const GridShape grid{1, 2, 2};
+  const TinySource source = source_of(options);
+  const RunTrace expected = run_steps(options, grid, source, 3, on_gpus(GetParam()));
+  const ScratchDir scratch;
+  RunHooks hooks;
+  hooks.behind_step = [&](Training& training, const StepResult& result) {
+    if (result.step == 2) {
+      save_training(training, scratch / "run", 1);
+    }
+  };
+  options.zero_stage = 1;
+  const RunTrace shared_out = run_steps(options, grid, source, 3, on_gpus(GetParam()), hooks);
+  EXPECT_EQ(shared_out.losses, expected.losses);
+  EXPECT_EQ(shared_out.grad_norms, expected.grad_norms);
+  EXPECT_EQ(shared_out.weights, expected.weights);
+  hooks = {};
+  hooks.prepare = [&](Training& training) { EXPECT_TRUE(load_training(training, scratch / "run", 1).has_value()); };
+  const RunTrace resumed = run_steps(options, grid, source, 1, on_gpus(GetParam()), hooks);
+  EXPECT_EQ(resumed.losses.back(), expected.losses.back());
+  EXPECT_EQ(resumed.weights, expected.weights);
+}
+
 // Steps that are put on the stream before the one in front of them is done.
 TEST_P(OnDevice, ResultsReadOneStepLateAreTheSame) {
   const TrainOptions options = with_grid(model_xxs(), {1, 2, 1});
@@ -280,11 +306,20 @@ TEST(DeviceVerifyLayout, GridEqualsOneGpu) {
       on_gpus(DeviceBackend::kStaged));
 }
 
-// Two steps go onto the stream while the device stands still: nothing in a step waits for it.
+// Two steps go onto the stream while the device stands still: nothing in a step waits for it. With 16 micro-batches
+// they hold over 256 collectives of the tensor group.
 TEST(DeviceOrder, TheHostDoesNotWaitWithinAStep) {
-  for (const GridShape& grid : {GridShape{1, 1, 1}, GridShape{2, 1, 1}, GridShape{1, 2, 1}}) {
-    const TrainOptions options = with_grid(model_xxs(), grid);
+  struct Case {
+    GridShape grid;
+    int64_t samples;
+  };
+  for (const auto& [grid, samples] :
+       {Case{{1, 1, 1}, 4}, Case{{2, 1, 1}, 4}, Case{{1, 2, 1}, 4}, Case{{2, 1, 1}, 16}}) {
+    TrainOptions small = model_xxs();
+    small.global_batch_size = samples;
+    const TrainOptions options = with_grid(small, grid);
     const TinySource source = source_of(options);
+    const std::string text = fmt::format("{}, {} samples", grid.text(), samples);
     const auto body = [&](RankContext& rank) {
       Training training(rank, options);
       train_step(training, source);
@@ -304,7 +339,7 @@ TEST(DeviceOrder, TheHostDoesNotWaitWithinAStep) {
       opens.notify_all();
       EXPECT_TRUE(take_result(training).finite);
       EXPECT_TRUE(take_result(training).finite);
-      EXPECT_TRUE(opened_in_time) << grid.text();
+      EXPECT_TRUE(opened_in_time) << text;
     };
     run_ranks(grid.num_ranks(), body, on_gpus(DeviceBackend::kNccl));
   }

@@ -320,7 +320,7 @@ TEST(Recompute, NeedsWhatBelongsTogether) {
   EXPECT_THAT(with({"--recompute-modules", "mlp_act"}), HasSubstr("needs --recompute-granularity selective"));
   EXPECT_THAT(with({"--recompute-granularity", "selective", "--recompute-modules", "mlp_atc"}),
               AllOf(HasSubstr("core_attn, layernorm, mlp_act"), HasSubstr("did you mean mlp_act?")));
-  EXPECT_THAT(parse_refusal({"--recompute-granularity", "ful"}), HasSubstr("did you mean full?"));
+  EXPECT_THAT(parse_refusal({"--recompute-granularity", "fulll"}), HasSubstr("did you mean full?"));
 }
 
 TEST(FlagTable, NeutralNumbersAreComparedAsNumbers) {
