@@ -162,6 +162,7 @@ void check_checkpoints(int from_stage, int to_stage, bool bf16) {
 
 TEST(FewZero, CheckpointsFitEveryStage) {
   check_checkpoints(1, 0, true);
+  check_checkpoints(0, 1, true);
 }
 TEST(Zero, CheckpointsFitEveryStage) {
   for (const bool bf16 : {false, true}) {
