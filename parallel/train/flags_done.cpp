@@ -112,6 +112,22 @@ void model_and_grid(Rows& t) {
   t.row("attention-dropout", &O::attention_dropout, "X",
         "part of the attention probabilities that is dropped in training (Megatron's default is 0.1)")
       .within({.min = 0, .max = 1, .max_open = true});
+  t.row("recompute-granularity", &O::recompute_granularity, "NAME",
+        "make activations again in the backward pass: those of whole layers, or of the parts that --recompute-modules "
+        "names; changes no bit of the results")
+      .one_of({"full", "selective"})
+      .by_default("none");
+  t.row("recompute-method", &O::recompute_method, "NAME",
+        "with granularity full: keep the input of every N layers of a stage, or make the first N of a stage again, "
+        "one by one (N is --recompute-num-layers)")
+      .one_of({"uniform", "block"})
+      .by_default("none");
+  t.row("recompute-num-layers", &O::recompute_num_layers, "N", "layers, as --recompute-method says; at most a stage's")
+      .at_least(1);
+  t.row("recompute-modules", &O::recompute_modules, "NAME ...",
+        "with granularity selective: what is made again, out of core_attn, layernorm, mlp_act (attention never stores "
+        "its scores, so core_attn saves only its output)")
+      .by_default("layernorm mlp_act");
 
   t.group(FlagGroup::kGrid);
   t.row("tensor-model-parallel-size", &O::tensor_model_parallel_size, "N", "ranks that share each layer").at_least(1);

@@ -29,6 +29,10 @@ struct TrainOptions {
   double init_method_std = 0.02;
   double hidden_dropout = 0;
   double attention_dropout = 0;
+  std::string recompute_granularity;           // full, selective; empty: activations are kept
+  std::string recompute_method;                // of full: uniform, block
+  int64_t recompute_num_layers = 1;            // of full
+  std::vector<std::string> recompute_modules;  // of selective: core_attn, layernorm, mlp_act; empty: the last two
 
   // grid
   int tensor_model_parallel_size = 1;

@@ -1,5 +1,6 @@
 #include "parallel/train/training.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "kernels/prepare.h"
@@ -86,6 +87,21 @@ struct StepReader {
   }
 };
 
+Recompute recompute_of(const TrainOptions& options) {
+  Recompute recompute;
+  recompute.num_layers = options.recompute_num_layers;
+  if (options.recompute_granularity == "full") {
+    recompute.method = options.recompute_method == "block" ? RecomputeMethod::kBlock : RecomputeMethod::kUniform;
+  } else if (options.recompute_granularity == "selective") {
+    const auto& modules = options.recompute_modules;
+    const auto is_named = [&](const char* name) { return std::ranges::find(modules, name) != modules.end(); };
+    recompute.selective = {.core_attn = is_named("core_attn"),
+                           .layernorm = modules.empty() || is_named("layernorm"),
+                           .mlp_act = modules.empty() || is_named("mlp_act")};
+  }
+  return recompute;
+}
+
 // State and counters as they were before a step that updated nothing.
 void go_back(Training& training, const StepResults::Submitted& step) {
   training.results.drop_pending();
@@ -115,6 +131,7 @@ GptConfig gpt_config(const TrainOptions& options, DType dtype) {
           .init_std = options.init_method_std,
           .hidden_dropout = options.hidden_dropout,
           .attention_dropout = options.attention_dropout,
+          .recompute = recompute_of(options),
           .dtype = dtype};
 }
 

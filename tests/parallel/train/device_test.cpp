@@ -100,6 +100,22 @@ TEST_P(OnDevice, EveryGradientIsTheCpus) {
   }
 }
 
+TEST_P(OnDevice, RecomputationChangesNoBit) {
+  TrainOptions options = model_xxs();
+  options.hidden_dropout = options.attention_dropout = 0.1;
+  const RunTrace kept = run_steps(options, {2, 1, 1}, source_of(options), 2, on_gpus(GetParam()));
+  EXPECT_LE(worst_difference(run_steps(options, {1, 1, 1}, source_of(options), 2).losses, kept.losses), kLoss);
+  TrainOptions again = options;
+  again.recompute_granularity = "full";
+  again.recompute_method = "uniform";
+  again.recompute_num_layers = 2;
+  EXPECT_TRUE(run_steps(again, {2, 1, 1}, source_of(options), 2, on_gpus(GetParam())).same_bits(kept));
+  again = options;
+  again.recompute_granularity = "selective";
+  again.recompute_modules = {"core_attn", "layernorm", "mlp_act"};
+  EXPECT_TRUE(run_steps(again, {2, 1, 1}, source_of(options), 2, on_gpus(GetParam())).same_bits(kept));
+}
+
 TEST_P(OnDevice, RunsRepeatToTheLastBit) {
   TrainOptions options = model_xxs();
   const GridShape grid{2, 2, 1};
