@@ -5,6 +5,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+for name in "$@"; do
+  [[ $name == bench_* ]] || { echo "bench: no bench program is called $name; usage: scripts/bench.sh [bench_NAME ...]" >&2; exit 2; }
+done
 bin=build/release/bin
 if [[ ! -d $bin ]]; then
   cmake --preset release >/dev/null && cmake --build --preset release

@@ -98,7 +98,7 @@ find_libraries() {
 is() { (($1)) && echo true || echo false; }
 
 # check STEP LIMIT COMMAND...: runs it, with its output on screen and in a log. Code 3: it cannot run here.
-summary=() failed=0
+summary=() failed=0 ran=0
 check() {
   local step=$1 limit=$2 start=$SECONDS outcome=ok
   shift 2
@@ -106,9 +106,9 @@ check() {
     awk 'NR <= 200 {print substr($0, 1, 300)} END {if (NR > 200) print "  .. and " NR - 200 " lines more in the log"}'
   local code=${PIPESTATUS[0]}
   case $code in
-    0) ;;
+    0) ran=1 ;;
     3) outcome="not here" ;;
-    *) outcome="FAILED ($code)" failed=1 ;;
+    *) outcome="FAILED ($code)" failed=1 ran=1 ;;
   esac
   if [[ ! -s $out/$step.json ]]; then
     printf '{"step": "%s", "emulated": %s, "passed": %s, "skipped": %s, "exit_code": %d}\n' "$step" \
@@ -164,6 +164,7 @@ run_steps() {
   echo
   echo "gpu_check: $(cat "$bundle/BUILT"), $SECONDS s, results in $out$( ((emulated)) && echo '   [emulated: no figures]')"
   printf '  %s\n' "${summary[@]}"
+  ((ran)) || { echo "gpu_check: nothing ran" >&2; exit 2; }
 }
 
 if [[ $mode == run ]]; then

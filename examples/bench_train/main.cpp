@@ -23,7 +23,8 @@ struct BenchOptions {
   int steps = 5;
   bool data_parallel = false;
   std::string device = "cpu";
-  TrainOptions on_gpu;  // bf16, gemm, allow_tf32, distributed_backend, and the sizes of --model
+  TrainOptions on_gpu;     // bf16, gemm, allow_tf32, distributed_backend, and the sizes of --model
+  TrainOptions recompute;  // recompute_granularity and its like
   std::string model = "124m";
   double peak_tflops = 0;
 };
@@ -32,9 +33,11 @@ struct ModelSizes {
   std::string_view name;
   int64_t num_layers, width, num_heads, vocab;
 };
-// The last is for trying this program out where GPUs are slow or played.
-constexpr std::array<ModelSizes, 3> kModels = {
-    ModelSizes{"124m", 12, 768, 12, 50257}, {"1.3b", 24, 2048, 16, 50257}, {"tiny", 2, 64, 1, 512}};
+// Small is for the cost of recomputation on a CPU, tiny for trying this program out where GPUs are slow or played.
+constexpr std::array<ModelSizes, 4> kModels = {ModelSizes{"124m", 12, 768, 12, 50257},
+                                               {"1.3b", 24, 2048, 16, 50257},
+                                               {"small", 6, 384, 6, 8192},
+                                               {"tiny", 2, 64, 1, 512}};
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -186,6 +189,36 @@ double measure(RankContext& rank, Training& training, const SampleSource& source
   return tokens / (seconds_now() - start) * (rank.world.size() / options.data_parallel_size);
 }
 
+// Step time with recomputation beside the same model's without it.
+int bench_recompute(RankContext& rank, const BenchOptions& bench) {
+  const TrainOptions options = gpt2(bench, 1);
+  TrainOptions again = options;
+  again.recompute_granularity = bench.recompute.recompute_granularity;
+  again.recompute_method = bench.recompute.recompute_method;
+  again.recompute_num_layers = bench.recompute.recompute_num_layers;
+  again.recompute_modules = bench.recompute.recompute_modules;
+  Training kept(rank, options);
+  Training recomputed(rank, resolve_options(again, 1));
+  const MockSource source = source_of(options);
+  measure(rank, kept, source, 1);
+  measure(rank, recomputed, source, 1);
+  std::vector<double> ratios, kept_rates, recomputed_rates;
+  for (int round = 0; round < bench.steps; ++round) {  // taking turns, so that noise meets both
+    kept_rates.push_back(measure(rank, kept, source, 1));
+    recomputed_rates.push_back(measure(rank, recomputed, source, 1));
+    ratios.push_back(kept_rates.back() / recomputed_rates.back());
+  }
+  const auto mib = [](const Training& training) {
+    return static_cast<double>(training.executor.bytes().activations) / (1024.0 * 1024.0);
+  };
+  std::cout << fmt::format(
+      "model {}, T={}, micro-batch {}\nactivations kept: {:.0f} tokens/s, {:.1f} MiB saved\n--recompute-granularity "
+      "{}: {:.0f} tokens/s, {:.1f} MiB saved\nratio of step times: {:.3f}\n",
+      bench.model, options.seq_length, options.micro_batch_size, median(kept_rates), mib(kept),
+      again.recompute_granularity, median(recomputed_rates), mib(recomputed), median(ratios));
+  return 0;
+}
+
 int bench_data_parallel(RankContext& rank, const BenchOptions& bench) {
   const int num_ranks = rank.world.size();
   const std::unique_ptr<Communicator> alone = rank.world.split(rank.world.rank(), 0, "alone");
@@ -229,9 +262,17 @@ int bench_train(RankContext& rank, int argc, char** argv) {
   app.add_option("--device", bench.device, "cpu or cuda; on GPUs all ranks of mpirun train data-parallel")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
-  app.add_option("--model", bench.model, "124m; on GPUs also 1.3b (24 layers, width 2048, heads of 128) or tiny")
-      ->check(CLI::IsMember({"124m", "1.3b", "tiny"}))
+  app.add_option("--model", bench.model,
+                 "124m; on GPUs also 1.3b (24 layers, width 2048, heads of 128) or tiny; with recomputation on a CPU "
+                 "also small")
+      ->check(CLI::IsMember({"124m", "1.3b", "small", "tiny"}))
       ->capture_default_str();
+  app.add_option("--recompute-granularity", bench.recompute.recompute_granularity,
+                 "on a CPU: step time with recomputation beside that without")
+      ->check(CLI::IsMember({"full", "selective"}));
+  app.add_option("--recompute-method", bench.recompute.recompute_method, "as pretrain_gpt's");
+  app.add_option("--recompute-num-layers", bench.recompute.recompute_num_layers, "as pretrain_gpt's");
+  app.add_option("--recompute-modules", bench.recompute.recompute_modules, "as pretrain_gpt's");
   app.add_flag("--bf16", bench.on_gpu.bf16, "weights and activations in bf16");
   app.add_option("--gemm", bench.on_gpu.gemm, "matrix products on GPUs")
       ->check(CLI::IsMember({"auto", "own", "cublaslt"}))
@@ -250,7 +291,11 @@ int bench_train(RankContext& rank, int argc, char** argv) {
     throw Error(ErrorCode::kUsage, fmt::format("{}; bench_train --help lists the flags", error.what()));
   }
   const auto otherwise = [](int64_t& value, int64_t normal) { value = value > 0 ? value : normal; };
+  const bool recomputes = !bench.recompute.recompute_granularity.empty();
   if (bench.device == "cuda") {
+    REQUIRE(!recomputes, ErrorCode::kUsage,
+            "--recompute-granularity {} compares step times on a CPU; give --device cpu, or leave it out",
+            bench.recompute.recompute_granularity);
     otherwise(bench.seq_length, 1024);
     otherwise(bench.micro_batch_size, 8);
     otherwise(bench.accumulate, 1);
@@ -259,7 +304,7 @@ int bench_train(RankContext& rank, int argc, char** argv) {
     DeviceWorld on_device(rank, start_device(rank, options));
     return bench_gpus(on_device.context(), options, {bench.steps, bench.peak_tflops});
   }
-  REQUIRE(bench.model == "124m" && !bench.on_gpu.bf16, ErrorCode::kUsage,
+  REQUIRE(recomputes || (bench.model == "124m" && !bench.on_gpu.bf16), ErrorCode::kUsage,
           "--model {}{}: figures of a CPU are those of the 124m model in fp32; give --device cuda", bench.model,
           bench.on_gpu.bf16 ? " --bf16" : "");
   otherwise(bench.seq_length, bench.data_parallel ? 256 : 64);
@@ -268,6 +313,9 @@ int bench_train(RankContext& rank, int argc, char** argv) {
   REQUIRE(bench.data_parallel == (rank.world.size() > 1), ErrorCode::kUsage,
           "--data-parallel needs mpirun with 2 ranks or more, everything else one rank; {} were started",
           rank.world.size());
+  if (recomputes) {
+    return bench_recompute(rank, bench);
+  }
   return bench.data_parallel ? bench_data_parallel(rank, bench) : bench_one_rank(rank, bench);
 }
 

@@ -8,7 +8,8 @@
 namespace ashlar {
 
 SelfAttention::SelfAttention(const std::string& name, int64_t width, int64_t num_heads, int tensor_rank,
-                             int tensor_size, double init_std, double output_init_std, double dropout, DType dtype)
+                             int tensor_size, double init_std, double output_init_std, double dropout, DType dtype,
+                             bool recomputes_core)
     : query_key_value(name + ".c_attn", {3, width, width}, tensor_rank, tensor_size, init_std, dtype),
       output(name + ".c_proj", width, width, tensor_rank, tensor_size, output_init_std, dtype),
       dropout_(name, dropout),
@@ -16,18 +17,31 @@ SelfAttention::SelfAttention(const std::string& name, int64_t width, int64_t num
       local_heads_(num_heads / tensor_size),
       head_dim_(width / num_heads),
       scale_(1.0 / std::sqrt(static_cast<double>(head_dim_))),
-      dtype_(dtype) {}
+      dtype_(dtype),
+      recomputes_core_(recomputes_core) {}
+
+template <typename Results>
+void SelfAttention::results_layout(Results& results, Arena& arena, const BatchShape& shape) const {
+  results.out = take_tensor(arena, dtype_, {shape.batch, shape.seq, local_heads_, head_dim_});
+  results.lse = take_tensor(arena, kernels::stat_dtype(dtype_), {shape.batch, local_heads_, shape.seq});
+}
 
 SelfAttention::Saved SelfAttention::saved_layout(Arena& arena, const BatchShape& shape) const {
   Saved saved;
   saved.qkv = take_tensor(arena, dtype_, {shape.batch, shape.seq, 3, local_heads_, head_dim_});
-  saved.out = take_tensor(arena, dtype_, {shape.batch, shape.seq, local_heads_, head_dim_});
-  saved.lse = take_tensor(arena, kernels::stat_dtype(dtype_), {shape.batch, local_heads_, shape.seq});
+  if (!recomputes_core_) {
+    results_layout(saved, arena, shape);
+  }
   return saved;
 }
 
 SelfAttention::Pending SelfAttention::pending_layout(Arena& arena, const BatchShape& shape) const {
-  return {take_tensor(arena, dtype_, {shape.batch, shape.seq, 3, local_heads_, head_dim_})};
+  Pending pending;
+  pending.dqkv = take_tensor(arena, dtype_, {shape.batch, shape.seq, 3, local_heads_, head_dim_});
+  if (recomputes_core_) {
+    results_layout(pending, arena, shape);
+  }
+  return pending;
 }
 
 SelfAttention::Workspace SelfAttention::workspace_layout(Arena& arena, const BatchShape& shape) const {
@@ -45,11 +59,26 @@ size_t SelfAttention::workspace_bytes(const BatchShape& shape) const {
   return counting.used();
 }
 
+size_t SelfAttention::forward_workspace_bytes(const BatchShape& shape) const {
+  Arena counting;
+  if (recomputes_core_) {
+    Saved results;
+    results_layout(results, counting, shape);
+  }
+  return counting.used();
+}
+
 void SelfAttention::forward(LayerContext& context, TensorView y, ConstTensorView x, const Saved& saved) {
+  const size_t mark = context.workspace.mark();
+  Saved results = saved;
+  if (recomputes_core_) {
+    results_layout(results, context.workspace, context.shape);
+  }
   query_key_value.forward(context, saved.qkv, x);
-  kernels::attention_forward(saved.out, saved.lse, saved.qkv, scale_, dropout_.mask(context, first_head_),
+  kernels::attention_forward(results.out, results.lse, saved.qkv, scale_, dropout_.mask(context, first_head_),
                              context.stream);
-  output.forward(context, y, saved.out);
+  output.forward(context, y, results.out);
+  context.workspace.reset_to(mark);
 }
 
 void SelfAttention::backward_input(LayerContext& context, TensorView dx, const Pending& pending, ConstTensorView dy,
@@ -57,7 +86,13 @@ void SelfAttention::backward_input(LayerContext& context, TensorView dx, const P
   const size_t mark = context.workspace.mark();
   const Workspace workspace = workspace_layout(context.workspace, context.shape);
   output.backward_input(context, workspace.dout, dy);
-  kernels::attention_backward(pending.dqkv, workspace.dout, saved.qkv, saved.out, saved.lse, scale_,
+  if (recomputes_core_) {
+    kernels::attention_forward(pending.out, pending.lse, saved.qkv, scale_, dropout_.mask(context, first_head_),
+                               context.stream);
+  }
+  const TensorView out = recomputes_core_ ? pending.out : saved.out;
+  const TensorView lse = recomputes_core_ ? pending.lse : saved.lse;
+  kernels::attention_backward(pending.dqkv, workspace.dout, saved.qkv, out, lse, scale_,
                               dropout_.mask(context, first_head_), workspace.attention, context.stream);
   query_key_value.backward_input(context, dx, pending.dqkv);
   context.workspace.reset_to(mark);
@@ -65,7 +100,7 @@ void SelfAttention::backward_input(LayerContext& context, TensorView dx, const P
 
 void SelfAttention::backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x,
                                     const Pending& pending, const Saved& saved) {
-  output.backward_weight(context, dy, saved.out);
+  output.backward_weight(context, dy, recomputes_core_ ? pending.out : saved.out);
   query_key_value.backward_weight(context, pending.dqkv, x);
 }
 

@@ -10,19 +10,22 @@ class SelfAttention {
  public:
   struct Saved {
     TensorView qkv;  // [B,T,3,H/t,D]
-    TensorView out;  // [B,T,H/t,D]
-    TensorView lse;  // [B,H/t,T]
+    TensorView out;  // [B,T,H/t,D], unless it is made again
+    TensorView lse;  // [B,H/t,T], likewise
   };
   struct Pending {
     TensorView dqkv;  // [B,T,3,H/t,D]
+    TensorView out;   // what is not saved, made again by backward_input
+    TensorView lse;
   };
 
   SelfAttention(const std::string& name, int64_t width, int64_t num_heads, int tensor_rank, int tensor_size,
-                double init_std, double output_init_std, double dropout, DType dtype);
+                double init_std, double output_init_std, double dropout, DType dtype, bool recomputes_core = false);
 
   Saved saved_layout(Arena& arena, const BatchShape& shape) const;
   Pending pending_layout(Arena& arena, const BatchShape& shape) const;
-  size_t workspace_bytes(const BatchShape& shape) const;
+  size_t forward_workspace_bytes(const BatchShape& shape) const;
+  size_t workspace_bytes(const BatchShape& shape) const;  // of backward_input
 
   // y [B,T,C] without the output bias. Collective.
   void forward(LayerContext& context, TensorView y, ConstTensorView x, const Saved& saved);
@@ -41,6 +44,9 @@ class SelfAttention {
     TensorView attention;  // what the kernel asks for
   };
   Workspace workspace_layout(Arena& arena, const BatchShape& shape) const;
+  // The kernel's two results.
+  template <typename Results>
+  void results_layout(Results& results, Arena& arena, const BatchShape& shape) const;
 
   DropoutSite dropout_;  // of the probabilities
   int64_t first_head_;
@@ -48,6 +54,7 @@ class SelfAttention {
   int64_t head_dim_;     // D
   double scale_;         // 1/sqrt(D)
   DType dtype_;
+  bool recomputes_core_;
 };
 
 }  // namespace ashlar

@@ -1,5 +1,7 @@
 #include "parallel/layers/block.h"
 
+#include <algorithm>
+
 #include "kernels/dropout.h"
 
 namespace ashlar {
@@ -19,12 +21,13 @@ ConstTensorView through(const DropoutSite& site, LayerContext& context, TensorVi
 TransformerBlock::TransformerBlock(const std::string& name, const BlockConfig& config)
     : name_(name),
       config_(config),
-      norm1_(name + ".ln_1", config.width, config.norm_epsilon, config.dtype),
+      norm1_(name + ".ln_1", config.width, config.norm_epsilon, config.dtype, !config.recompute.layernorm),
       attention_(name + ".attn", config.width, config.num_heads, config.tensor_rank, config.tensor_size,
-                 config.init_std, config.output_init_std, config.attention_dropout, config.dtype),
-      norm2_(name + ".ln_2", config.width, config.norm_epsilon, config.dtype),
+                 config.init_std, config.output_init_std, config.attention_dropout, config.dtype,
+                 config.recompute.core_attn),
+      norm2_(name + ".ln_2", config.width, config.norm_epsilon, config.dtype, !config.recompute.layernorm),
       mlp_(name + ".mlp", config.width, config.ffn, config.activation, config.tensor_rank, config.tensor_size,
-           config.init_std, config.output_init_std, config.dtype),
+           config.init_std, config.output_init_std, config.dtype, config.recompute.mlp_act),
       attention_dropout_(name + ".attn.output", config.hidden_dropout),
       mlp_dropout_(name + ".mlp.output", config.hidden_dropout) {}
 
@@ -72,11 +75,17 @@ LayerBytes TransformerBlock::bytes(const BatchShape& shape) const {
   saved_layout(saved, shape);
   pending_layout(pending, shape);
   take_tensor(scratch, config_.dtype, {shape.batch, shape.seq, config_.width});
-  return {saved.used(), pending.used(), scratch.used() + attention_.workspace_bytes(shape)};
+  const size_t norm = config_.recompute.layernorm ? scratch.used() : 0;
+  const size_t inner = std::max(attention_.forward_workspace_bytes(shape), mlp_.workspace_bytes(shape));
+  return {saved.used(), pending.used(), std::max(scratch.used() + attention_.workspace_bytes(shape), norm + inner)};
 }
 
 void TransformerBlock::forward(LayerContext& context, TensorView y, ConstTensorView x, LayerMemory memory) {
-  const Saved saved = saved_layout(memory.saved, context.shape);
+  Saved saved = saved_layout(memory.saved, context.shape);
+  const size_t mark = context.workspace.mark();
+  if (config_.recompute.layernorm) {
+    saved.norm1.out = saved.norm2.out = take_tensor(context.workspace, config_.dtype, x.shape);  // [B,T,C]
+  }
   norm1_.forward(context, saved.norm1, x);
   attention_.forward(context, saved.middle, saved.norm1.out, saved.attention);
 
@@ -88,6 +97,10 @@ void TransformerBlock::forward(LayerContext& context, TensorView y, ConstTensorV
     norm2_.forward_of_sum(context, saved.norm2, saved.middle, saved.middle, x, attention_.output.bias.value);
   }
   mlp_.forward(context, y, saved.norm2.out, saved.mlp);
+  context.workspace.reset_to(mark);
+  if (y.data == nullptr) {
+    return;
+  }
   if (mlp_dropout_.drops(context)) {
     kernels::dropout_forward(y, y, mlp_.down.bias.value, saved.middle, mlp_dropout_.mask(context), 0, context.stream);
   } else {
@@ -111,14 +124,24 @@ void TransformerBlock::backward_input(LayerContext& context, TensorView dx, Cons
   context.workspace.reset_to(mark);
 }
 
-void TransformerBlock::backward_weight(LayerContext& context, ConstTensorView dy, LayerMemory memory) {
-  const Saved saved = saved_layout(memory.saved, context.shape);
+void TransformerBlock::backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x,
+                                       LayerMemory memory) {
+  Saved saved = saved_layout(memory.saved, context.shape);
   const Pending pending = pending_layout(memory.pending, context.shape);
+  const size_t mark = context.workspace.mark();
+  if (config_.recompute.layernorm) {
+    saved.norm1.out = saved.norm2.out = take_tensor(context.workspace, config_.dtype, x.shape);  // [B,T,C]
+    norm2_.forward(context, saved.norm2, saved.middle);
+  }
   mlp_.backward_weight(context, mlp_dropout_.can_drop() ? pending.dmlp : dy, saved.norm2.out, pending.mlp, saved.mlp);
   norm2_.backward_weight(context, pending.norm2);
+  if (config_.recompute.layernorm) {
+    norm1_.forward(context, saved.norm1, x);
+  }
   attention_.backward_weight(context, attention_dropout_.can_drop() ? pending.dattention : pending.dmiddle,
                              saved.norm1.out, pending.attention, saved.attention);
   norm1_.backward_weight(context, pending.norm1);
+  context.workspace.reset_to(mark);
 }
 
 }  // namespace ashlar

@@ -4,6 +4,7 @@
 #include "parallel/layers/attention.h"
 #include "parallel/layers/mlp.h"
 #include "parallel/layers/norm.h"
+#include "parallel/layers/recompute.h"
 
 namespace ashlar {
 
@@ -14,8 +15,9 @@ struct BlockConfig {
   kernels::Activation activation = kernels::Activation::kGeluTanh;
   double norm_epsilon = 1e-5;
   double init_std = 0.02;
-  double hidden_dropout = 0;      // of the outputs of attention and MLP
-  double attention_dropout = 0;   // of attention probabilities
+  double hidden_dropout = 0;     // of the outputs of attention and MLP
+  double attention_dropout = 0;  // of attention probabilities
+  SelectiveRecompute recompute;
   double output_init_std = 0.02;  // of the two projections that add to the residual stream
   int tensor_rank = 0;
   int tensor_size = 1;
@@ -32,7 +34,7 @@ class TransformerBlock final : public Layer {
   void forward(LayerContext& context, TensorView y, ConstTensorView x, LayerMemory memory) override;
   void backward_input(LayerContext& context, TensorView dx, ConstTensorView dy, ConstTensorView x,
                       LayerMemory memory) override;
-  void backward_weight(LayerContext& context, ConstTensorView dy, LayerMemory memory) override;
+  void backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x, LayerMemory memory) override;
 
   // What forward keeps, in the memory it was given; public for whoever looks at a forward pass from outside.
   struct Saved {

@@ -40,7 +40,7 @@ void EmbeddingLayer::forward(LayerContext& context, TensorView y, ConstTensorVie
   }
 }
 
-void EmbeddingLayer::backward_weight(LayerContext& context, ConstTensorView dy, LayerMemory) {
+void EmbeddingLayer::backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView, LayerMemory) {
   const int64_t rows = context.shape.batch * context.shape.seq;
   const size_t mark = context.workspace.mark();
   if (dropout_.can_drop()) {

@@ -28,7 +28,7 @@ class EmbeddingLayer final : public Layer {
   LayerBytes bytes(const BatchShape& shape) const override;
   void forward(LayerContext& context, TensorView y, ConstTensorView x, LayerMemory memory) override;
   void backward_input(LayerContext&, TensorView, ConstTensorView, ConstTensorView, LayerMemory) override {}
-  void backward_weight(LayerContext& context, ConstTensorView dy, LayerMemory memory) override;
+  void backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x, LayerMemory memory) override;
 
  private:
   std::string name_ = "embedding";

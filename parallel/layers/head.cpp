@@ -77,7 +77,7 @@ void LossHead::backward_input(LayerContext& context, TensorView dx, ConstTensorV
   context.workspace.reset_to(mark);
 }
 
-void LossHead::backward_weight(LayerContext& context, ConstTensorView, LayerMemory memory) {
+void LossHead::backward_weight(LayerContext& context, ConstTensorView, ConstTensorView, LayerMemory memory) {
   const Saved saved = saved_layout(memory.saved, context.shape);
   const int64_t rows = context.shape.batch * context.shape.seq;
   kernels::linear_backward_weight(table_.grad, saved.logits, saved.norm.out.reshaped({rows, config_.width}),

@@ -19,7 +19,7 @@ class LossHead final : public Layer {
   void forward(LayerContext& context, TensorView y, ConstTensorView x, LayerMemory memory) override;
   void backward_input(LayerContext& context, TensorView dx, ConstTensorView dy, ConstTensorView x,
                       LayerMemory memory) override;
-  void backward_weight(LayerContext& context, ConstTensorView dy, LayerMemory memory) override;
+  void backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x, LayerMemory memory) override;
 
   // The logits [B*T,V/t] of the last forward pass with training off, in the memory it was given.
   TensorView logits(const BatchShape& shape, LayerMemory memory) const;

@@ -60,11 +60,11 @@ class Layer {
   virtual bool has_output() const { return true; }              // the head ends in the loss instead
 
   // Stream-ordered on the device; Collective over the tensor axis. x, y, dx, dy: [B,T,C]; x and dy stay unchanged until
-  // backward_weight is done.
+  // backward_weight is done. A forward pass without y (no data) makes only what the backward passes read.
   virtual void forward(LayerContext& context, TensorView y, ConstTensorView x, LayerMemory memory) = 0;
   virtual void backward_input(LayerContext& context, TensorView dx, ConstTensorView dy, ConstTensorView x,
                               LayerMemory memory) = 0;
-  virtual void backward_weight(LayerContext& context, ConstTensorView dy, LayerMemory memory) = 0;
+  virtual void backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x, LayerMemory memory) = 0;
 };
 
 }  // namespace ashlar

@@ -10,19 +10,20 @@ class Mlp {
  public:
   struct Saved {
     TensorView pre;  // [B,T,F/t] before the activation
-    TensorView act;  // [B,T,F/t] behind it
+    TensorView act;  // [B,T,F/t] behind it, unless it is made again
   };
   struct Pending {
     TensorView dpre;  // [B,T,F/t]
   };
 
   Mlp(const std::string& name, int64_t width, int64_t ffn, kernels::Activation activation, int tensor_rank,
-      int tensor_size, double init_std, double output_init_std, DType dtype);
+      int tensor_size, double init_std, double output_init_std, DType dtype, bool recomputes_act = false);
 
   Saved saved_layout(Arena& arena, const BatchShape& shape) const;
   Pending pending_layout(Arena& arena, const BatchShape& shape) const;
+  size_t workspace_bytes(const BatchShape& shape) const;
 
-  // y [B,T,C] without the output bias. Collective.
+  // y [B,T,C] without the output bias; without data: only what is saved is made. Collective.
   void forward(LayerContext& context, TensorView y, ConstTensorView x, const Saved& saved);
   // dx [B,T,C]. Collective.
   void backward_input(LayerContext& context, TensorView dx, const Pending& pending, ConstTensorView dy,
@@ -34,9 +35,13 @@ class Mlp {
   RowParallelLinear down;   // [C,F/t]
 
  private:
+  // Where the activation's output is: saved, or scratch.
+  TensorView act_of(const Saved& saved, Arena& workspace, const BatchShape& shape) const;
+
   int64_t local_ffn_;  // F/t
   kernels::Activation activation_;
   DType dtype_;
+  bool recomputes_act_;
 };
 
 }  // namespace ashlar

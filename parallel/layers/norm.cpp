@@ -18,8 +18,8 @@ void add_part(LayerContext& context, TensorView grad, ConstTensorView part) {
 
 }  // namespace
 
-LayerNorm::LayerNorm(const std::string& name, int64_t width, double epsilon, DType dtype)
-    : width_(width), epsilon_(epsilon), dtype_(dtype) {
+LayerNorm::LayerNorm(const std::string& name, int64_t width, double epsilon, DType dtype, bool keeps_output)
+    : width_(width), epsilon_(epsilon), dtype_(dtype), keeps_output_(keeps_output) {
   gamma.name = name + ".weight";
   gamma.shard = ShardSpec::replicated({width});
   gamma.init_mean = 1;
@@ -32,7 +32,9 @@ LayerNorm::LayerNorm(const std::string& name, int64_t width, double epsilon, DTy
 LayerNorm::Saved LayerNorm::saved_layout(Arena& arena, const BatchShape& shape) const {
   const int64_t rows = shape.batch * shape.seq;
   Saved saved;
-  saved.out = take_tensor(arena, dtype_, {shape.batch, shape.seq, width_});
+  if (keeps_output_) {
+    saved.out = take_tensor(arena, dtype_, {shape.batch, shape.seq, width_});
+  }
   saved.mean = take_tensor(arena, kernels::stat_dtype(dtype_), {rows});
   saved.rstd = take_tensor(arena, kernels::stat_dtype(dtype_), {rows});
   return saved;

@@ -8,7 +8,7 @@ namespace ashlar {
 class LayerNorm {
  public:
   struct Saved {
-    TensorView out;   // [B,T,C]
+    TensorView out;   // [B,T,C], without data when the norm does not keep it: the caller brings a place
     TensorView mean;  // [B*T]
     TensorView rstd;  // [B*T]
   };
@@ -17,7 +17,7 @@ class LayerNorm {
     TensorView dbeta;   // [C]
   };
 
-  LayerNorm(const std::string& name, int64_t width, double epsilon, DType dtype);
+  LayerNorm(const std::string& name, int64_t width, double epsilon, DType dtype, bool keeps_output = true);
 
   Saved saved_layout(Arena& arena, const BatchShape& shape) const;
   Pending pending_layout(Arena& arena) const;
@@ -38,6 +38,7 @@ class LayerNorm {
   int64_t width_;
   double epsilon_;
   DType dtype_;
+  bool keeps_output_;
 };
 
 }  // namespace ashlar

@@ -1,5 +1,6 @@
 #include "parallel/model/gpt.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -8,6 +9,21 @@
 #include "runtime/base/error.h"
 
 namespace ashlar {
+namespace {
+
+// Of the blocks of a stage, the first of which is layer `first`.
+std::vector<RecomputeGroup> recompute_groups(const Recompute& recompute, int64_t first, int64_t num_blocks) {
+  std::vector<RecomputeGroup> groups;
+  const bool uniform = recompute.method == RecomputeMethod::kUniform;
+  const int64_t size = uniform ? recompute.num_layers : 1;
+  const int64_t end = uniform ? num_blocks : std::min(recompute.num_layers, num_blocks);
+  for (int64_t at = 0; recompute.method != RecomputeMethod::kNone && at < end; at += size) {
+    groups.push_back({static_cast<size_t>(first + at), static_cast<size_t>(first + std::min(at + size, end))});
+  }
+  return groups;
+}
+
+}  // namespace
 
 std::unique_ptr<StageChunk> make_stage(const GptConfig& config, const std::vector<int64_t>& layers_per_stage, int stage,
                                        int tensor_rank, int tensor_size) {
@@ -33,6 +49,7 @@ std::unique_ptr<StageChunk> make_stage(const GptConfig& config, const std::vecto
                           .init_std = config.init_std,
                           .hidden_dropout = config.hidden_dropout,
                           .attention_dropout = config.attention_dropout,
+                          .recompute = config.recompute.selective,
                           .output_init_std = config.init_std / std::sqrt(2.0 * static_cast<double>(config.num_layers)),
                           .tensor_rank = tensor_rank,
                           .tensor_size = tensor_size,
@@ -49,7 +66,9 @@ std::unique_ptr<StageChunk> make_stage(const GptConfig& config, const std::vecto
   if (is_last) {
     layers.push_back(std::make_unique<LossHead>(vocabulary));
   }
-  return std::make_unique<StageChunk>(stage, is_first, is_last, std::move(layers), config.width, config.dtype);
+  return std::make_unique<StageChunk>(
+      stage, is_first, is_last, std::move(layers), config.width, config.dtype,
+      recompute_groups(config.recompute, is_first ? 1 : 0, layers_per_stage[static_cast<size_t>(stage)]));
 }
 
 std::vector<GlobalParameter> global_parameters(const GptConfig& config) {

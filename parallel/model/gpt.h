@@ -24,6 +24,7 @@ struct GptConfig {
   double init_std = 0.02;
   double hidden_dropout = 0;
   double attention_dropout = 0;
+  Recompute recompute{};
   DType dtype = DType::kF32;
 };
 

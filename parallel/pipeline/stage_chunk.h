@@ -13,12 +13,20 @@ namespace ashlar {
 // injection) or look at it (search for the first bad value). `layer` is an index within the stage.
 using ActivationHook = std::function<void(int stage, int microbatch, int layer, bool is_output, TensorView activation)>;
 
+// Layers [begin, end) of a stage of which only the input is kept: their forward passes run again before their backward
+// passes. The layer in front of them and the last of them have outputs.
+struct RecomputeGroup {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
 class StageChunk {
  public:
   // One micro-batch from its forward until its last backward.
   struct ActivationSlot {
-    MicroBatch batch;                 // on the first and the last stage
-    TensorView input;                 // [B,T,C], not on the first stage
+    MicroBatch batch;  // on the first and the last stage
+    TensorView input;  // [B,T,C], not on the first stage
+    // Of a group's layers, all but the last output lie in scratch, set anew by each pass.
     std::vector<TensorView> outputs;  // [B,T,C] of each layer that has one
     std::vector<Arena> saved;         // of each layer
     TensorView losses;                // [B,T], on the last stage
@@ -28,15 +36,17 @@ class StageChunk {
   struct GradientSlot {
     std::vector<TensorView> between;  // [B,T,C] gradient of the output of each layer but the last
     std::vector<Arena> pending;       // of each layer
+    std::vector<Arena> groups;  // what each group's second forward pass saves, when backward is split (else scratch)
   };
 
   StageChunk(int stage, bool is_first, bool is_last, std::vector<std::unique_ptr<Layer>> layers, int64_t width,
-             DType dtype);
+             DType dtype, std::vector<RecomputeGroup> groups = {});
 
   int stage() const { return stage_; }
   bool is_first() const { return is_first_; }
   bool is_last() const { return is_last_; }
   const std::vector<std::unique_ptr<Layer>>& layers() const { return layers_; }
+  const std::vector<RecomputeGroup>& groups() const { return groups_; }
   std::vector<Parameter*> parameters() const;
 
   // The same code counts (counting arena) and lays out (real arena).
@@ -58,7 +68,16 @@ class StageChunk {
   TensorView output(const ActivationSlot& slot) const { return slot.outputs.back(); }
 
  private:
+  static constexpr size_t kNone = ~size_t{0};
+
   size_t num_layers() const { return layers_.size(); }
+  size_t group_of(size_t layer) const;  // kNone: outside all
+  // Where a group's forward pass writes what its backward passes read: each layer has its own memory.
+  void group_layout(Arena& arena, const RecomputeGroup& group, const BatchShape& shape, ActivationSlot& slot) const;
+  // The same when only the forward pass itself reads it: all layers share memory.
+  void scratch_layout(Arena& arena, const RecomputeGroup& group, const BatchShape& shape, ActivationSlot& slot) const;
+  size_t group_bytes(const RecomputeGroup& group, const BatchShape& shape, bool scratch) const;
+  void recompute(const RecomputeGroup& group, LayerContext& context, ActivationSlot& slot, Arena& arena);
   ConstTensorView input_of(const ActivationSlot& slot, size_t layer) const;
   ConstTensorView doutput_of(const GradientSlot& grads, ConstTensorView doutput, size_t layer) const;
   void layer_backward_input(size_t layer, LayerContext& context, ActivationSlot& slot, GradientSlot& grads,
@@ -72,6 +91,7 @@ class StageChunk {
   std::vector<std::unique_ptr<Layer>> layers_;
   int64_t width_;
   DType dtype_;
+  std::vector<RecomputeGroup> groups_;
 };
 
 }  // namespace ashlar

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <span>
 
 #include "kernels/prepare.h"
 #include "kernels/reduce.h"
@@ -20,7 +19,22 @@ bool shares_value(const RunShape& shape, const Parameter& parameter) {
   return parameter.tied_copy && shape.grid.pipeline == 1;
 }
 
-void count_parameters(const RunShape& shape, std::span<Parameter* const> parameters, RankMemory& memory) {
+// Every rank of a stage owns as much, padding included.
+void count_shared_out(const RunShape& shape, const std::vector<Parameter*>& parameters, int stage, RankMemory& memory) {
+  const DType stat = kernels::stat_dtype(shape.config.dtype);
+  const FlatLayout layout = lay_out_shards(flat_tensors({stage}, {parameters}), shape.sharding);
+  const int64_t kinds = (shape.optimizer == OptimizerKind::kAdamW ? 2 : 0) + (shape.config.dtype != stat ? 1 : 0);
+  const auto bytes = [](int64_t elements, DType dtype) { return elements * static_cast<int64_t>(dtype_bytes(dtype)); };
+  memory.bytes[static_cast<size_t>(MemoryItem::kParameters)] = bytes(layout.num_value_elements, shape.config.dtype);
+  memory.bytes[static_cast<size_t>(MemoryItem::kGradients)] = bytes(layout.num_elements, stat);
+  memory.bytes[static_cast<size_t>(MemoryItem::kOptimizer)] = bytes(kinds * layout.num_owned(), stat);
+}
+
+void count_parameters(const RunShape& shape, const std::vector<Parameter*>& parameters, int stage, RankMemory& memory) {
+  if (shape.sharding.is_sharded()) {
+    count_shared_out(shape, parameters, stage, memory);
+    return;
+  }
   const DType stat = kernels::stat_dtype(shape.config.dtype);
   Arena values, grads, moments, masters;
   for (const Parameter* parameter : parameters) {
@@ -65,13 +79,13 @@ void count_activations(const RunShape& shape, const StageChunk& chunk, const Sta
 
 // Numbers in fp64 that stand in tensors of their own: the norm by blocks and by tensors, the scalars of an update, what
 // a step leaves behind.
-int64_t count_numbers(const RunShape& shape, std::span<Parameter* const> parameters, int64_t num_tensors) {
+int64_t count_numbers(const RunShape& shape, const std::vector<Parameter*>& parameters, int64_t num_tensors) {
   int64_t most_blocks = 1;
   for (const Parameter* parameter : parameters) {
-    const int64_t elements = parameter->shard.local().num_elements();
-    most_blocks = std::max(most_blocks, (elements + kernels::kNormBlock - 1) / kernels::kNormBlock);
+    most_blocks = std::max(most_blocks, Optimizer::num_norm_blocks(parameter->shard.local().num_elements()));
   }
-  const int64_t numbers = most_blocks + num_tensors * shape.grid.tensor + kernels::kNumUpdateScalars + kNumStepCells +
+  const int64_t num_blocks = shape.sharding.is_sharded() ? Optimizer::num_norm_blocks(parameters) : most_blocks;
+  const int64_t numbers = num_blocks + num_tensors * shape.grid.tensor + kernels::kNumUpdateScalars + kNumStepCells +
                           kernels::kNumStepResults;
   return numbers * static_cast<int64_t>(sizeof(double));
 }
@@ -129,7 +143,7 @@ std::vector<RankMemory> plan_memory(const RunShape& shape, const std::vector<Sta
     const auto chunk = make_stage(shape.config, shape.layers_per_stage, stage, 0, shape.grid.tensor);
     const std::vector<Parameter*> parameters = chunk->parameters();
     RankMemory& memory = stages.emplace_back();
-    count_parameters(shape, parameters, memory);
+    count_parameters(shape, parameters, stage, memory);
     count_activations(shape, *chunk, slots[static_cast<size_t>(stage)], memory);
     memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] += count_numbers(shape, parameters, num_tensors);
     memory.bytes[static_cast<size_t>(MemoryItem::kKernels)] =
@@ -145,7 +159,7 @@ int64_t least_memory(const RunShape& shape) {
   for (int stage = 0; stage < shape.grid.pipeline; ++stage) {
     const auto chunk = make_stage(shape.config, shape.layers_per_stage, stage, 0, shape.grid.tensor);
     RankMemory memory;
-    count_parameters(shape, chunk->parameters(), memory);
+    count_parameters(shape, chunk->parameters(), stage, memory);
     most = std::max(most, memory.total());
   }
   return most;

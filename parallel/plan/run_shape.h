@@ -22,6 +22,7 @@ struct RunShape {
   int num_microbatches = 1;       // of one data rank in one step
   BatchShape batch;               // one micro-batch
   OptimizerKind optimizer = OptimizerKind::kAdamW;
+  Sharding sharding;  // among the data ranks
   DeviceKind device = DeviceKind::kCpu;
   DeviceBackend backend = DeviceBackend::kHost;
 

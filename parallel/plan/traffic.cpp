@@ -24,15 +24,18 @@ void add_all_gather(GroupTraffic& to, int64_t own_bytes, int64_t times) {
 
 // Shoeybi et al., arXiv:1909.08053, section 3: a column-parallel linear and the row-parallel one behind it cost one
 // all-reduce of [B,T,C] forward and one backward, and a block has two such pairs. Beside them: the embedding forward,
-// the head's input gradient, and the head's 3 statistics of each target from every rank.
-void add_tensor(const RunShape& shape, int stage, GroupTraffic& to) {
+// the head's input gradient, and the head's 3 statistics of each target from every rank. A forward pass that is run
+// again repeats its all-reduces, but for the last of a group, whose sum is kept.
+void add_tensor(const RunShape& shape, const StageChunk& chunk, GroupTraffic& to) {
   const int64_t rows = shape.batch.batch * shape.batch.seq;
   const auto element = static_cast<int64_t>(dtype_bytes(shape.config.dtype));
   const auto stat = static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(shape.config.dtype)));
-  const bool is_first = stage == 0;
-  const bool is_last = stage == shape.grid.pipeline - 1;
-  const int64_t num_reduces =
-      4 * shape.layers_per_stage[static_cast<size_t>(stage)] + (is_first ? 1 : 0) + (is_last ? 1 : 0);
+  const bool is_last = chunk.is_last();
+  int64_t num_reduces =
+      4 * shape.layers_per_stage[static_cast<size_t>(chunk.stage())] + (chunk.is_first() ? 1 : 0) + (is_last ? 1 : 0);
+  for (const RecomputeGroup& group : chunk.groups()) {
+    num_reduces += 2 * static_cast<int64_t>(group.end - group.begin) - 1;
+  }
   add_all_reduce(to, rows * shape.config.width * element, num_reduces * shape.num_microbatches);
   if (is_last) {
     add_all_gather(to, rows * 3 * stat, shape.num_microbatches);
@@ -47,8 +50,35 @@ void add_pipeline(const RunShape& shape, const std::vector<Action>& actions, Gro
   to.wire_bytes += boundary * num_sends;
 }
 
+void add_reduce_scatter(GroupTraffic& to, int64_t bytes) {
+  to.payload_bytes += bytes;
+  to.wire_bytes += (to.num_ranks - 1) * bytes / to.num_ranks;
+}
+
+// Gradients to their owners, sums of their blocks to all, values from their owners.
+void add_shared_out(const RunShape& shape, const std::vector<Parameter*>& parameters, int stage, RankTraffic& traffic) {
+  const auto stat = static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(shape.config.dtype)));
+  const auto element = static_cast<int64_t>(dtype_bytes(shape.config.dtype));
+  const std::vector<FlatTensor> tensors = flat_tensors({stage}, {parameters});
+  const FlatLayout layout = lay_out_shards(tensors, shape.sharding);
+  GroupTraffic& data = of(traffic, TrafficGroup::kData);
+  add_reduce_scatter(data, layout.num_elements * stat);
+  add_all_reduce(data, Optimizer::num_norm_blocks(parameters) * static_cast<int64_t>(sizeof(double)));
+  add_all_gather(data, layout.num_owned() * element, 1);
+  for (const FlatBucket& bucket : layout.buckets) {
+    if (shape.grid.pipeline > 1 && tensors[bucket.first_tensor].is_tied) {
+      add_all_reduce(of(traffic, TrafficGroup::kEmbedding),
+                     (bucket.end - bucket.begin) / shape.sharding.num_shards * stat);
+    }
+  }
+}
+
 // Buckets are ranges of the arena, so the gaps between its tensors travel too.
 void add_gradients(const RunShape& shape, const StageChunk& chunk, RankTraffic& traffic) {
+  if (shape.sharding.is_sharded()) {
+    add_shared_out(shape, chunk.parameters(), chunk.stage(), traffic);
+    return;
+  }
   const DType stat = kernels::stat_dtype(shape.config.dtype);
   Arena grads;
   for (const Parameter* parameter : chunk.parameters()) {
@@ -83,7 +113,7 @@ std::vector<RankTraffic> plan_traffic(const RunShape& shape) {
     of(traffic, TrafficGroup::kEmbedding).num_ranks = std::min(grid.pipeline, 2);
     of(traffic, TrafficGroup::kModel).num_ranks = grid.tensor * grid.pipeline;
     of(traffic, TrafficGroup::kWorld).num_ranks = grid.num_ranks();
-    add_tensor(shape, stage, of(traffic, TrafficGroup::kTensor));
+    add_tensor(shape, *chunk, of(traffic, TrafficGroup::kTensor));
     add_pipeline(shape, schedule.actions[static_cast<size_t>(stage)], of(traffic, TrafficGroup::kPipeline));
     add_gradients(shape, *chunk, traffic);
     add_all_reduce(of(traffic, TrafficGroup::kModel), num_tensors * grid.tensor * static_cast<int64_t>(sizeof(double)));

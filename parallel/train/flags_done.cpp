@@ -40,6 +40,10 @@ constexpr CustomSetting kOpenaiGelu{[](O& options, const std::string& text) {
                                     },
                                     nullptr};
 
+constexpr CustomSetting kZeroStage{
+    [](O& options, const std::string& text) { options.zero_stage = parse_integer(text); },
+    [](const O& options) -> std::string { return options.zero_stage ? fmt::format("{}", *options.zero_stage) : ""; }};
+
 constexpr CustomSetting kNoNanCheck{
     [](O& options, const std::string& text) { options.check_for_nan_in_loss_and_grad = text != "true"; },
     [](const O& options) -> std::string { return options.check_for_nan_in_loss_and_grad ? "false" : "true"; }};
@@ -108,6 +112,22 @@ void model_and_grid(Rows& t) {
   t.row("attention-dropout", &O::attention_dropout, "X",
         "part of the attention probabilities that is dropped in training (Megatron's default is 0.1)")
       .within({.min = 0, .max = 1, .max_open = true});
+  t.row("recompute-granularity", &O::recompute_granularity, "NAME",
+        "make activations again in the backward pass: those of whole layers, or of the parts that --recompute-modules "
+        "names; changes no bit of the results")
+      .one_of({"full", "selective"})
+      .by_default("none");
+  t.row("recompute-method", &O::recompute_method, "NAME",
+        "with granularity full: keep the input of every N layers of a stage, or make the first N of a stage again, "
+        "one by one (N is --recompute-num-layers)")
+      .one_of({"uniform", "block"})
+      .by_default("none");
+  t.row("recompute-num-layers", &O::recompute_num_layers, "N", "layers, as --recompute-method says; at most a stage's")
+      .at_least(1);
+  t.row("recompute-modules", &O::recompute_modules, "NAME ...",
+        "with granularity selective: what is made again, out of core_attn, layernorm, mlp_act (attention never stores "
+        "its scores, so core_attn saves only its output)")
+      .by_default("layernorm mlp_act");
 
   t.group(FlagGroup::kGrid);
   t.row("tensor-model-parallel-size", &O::tensor_model_parallel_size, "N", "ranks that share each layer").at_least(1);
@@ -125,6 +145,16 @@ void model_and_grid(Rows& t) {
       .one_of({"1f1b", "gpipe"});
   t.row("ddp-bucket-size", &O::ddp_bucket_size, "N", "elements of one gradient all-reduce over the data axis")
       .at_least(1);
+  t.row("zero-stage", kZeroStage, "N",
+        "what the data ranks share out instead of each holding all of it: 0 nothing; 1 fp32 master weights and moments "
+        "of the optimizer. Every stage gives the same numbers")
+      .one_of({"0", "1"}, {"2", "3"})
+      .by_default("0");
+  t.row("use-distributed-optimizer", &O::use_distributed_optimizer, "", "as --zero-stage 1");
+  t.row("data-parallel-sharding-strategy", &O::data_parallel_sharding_strategy, "NAME",
+        "no_shard and optim: as --zero-stage 0 and 1")
+      .one_of({"no_shard", "optim"}, {"optim_grads", "optim_grads_params"})
+      .by_default("as --zero-stage says");
   t.row("distributed-backend", &O::distributed_backend, "NAME",
         "what carries data between ranks: nccl for a GPU a rank; staged for GPUs by way of the host, also with several "
         "ranks on one GPU; mpi for CPUs")

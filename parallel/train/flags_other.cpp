@@ -82,9 +82,7 @@ void refused_numbers_and_grid(std::vector<Flag>& flags) {
   add("sequence-parallel", "", "use --tensor-model-parallel-size alone");
   add("context-parallel-size", "N", "a sequence stays on one tensor group", {"1"});
   add("cp-comm-type", "NAME", "a sequence stays on one tensor group; leave it out", {"p2p"});
-  add("use-distributed-optimizer", "", "every data rank holds the whole optimizer state; leave it out");
-  add("use-megatron-fsdp", "", "every data rank holds all weights; leave it out");
-  add("data-parallel-sharding-strategy", "NAME", "every data rank holds all weights", {"no_shard"});
+  add("use-megatron-fsdp", "", "every data rank holds all weights; see --zero-stage");
   add("ddp-num-buckets", "N", "use --ddp-bucket-size, in elements");
   add("num-layers-per-virtual-pipeline-stage", "N", "a rank holds one stage: --pipeline-schedule 1f1b or gpipe");
   add("num-virtual-stages-per-pipeline-rank", "N", "a rank holds one stage: --pipeline-schedule 1f1b or gpipe", {"1"});
@@ -93,11 +91,7 @@ void refused_numbers_and_grid(std::vector<Flag>& flags) {
       "use --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers");
   add("account-for-embedding-in-pipeline-split", "", "use --decoder-first-pipeline-num-layers");
   add("account-for-loss-in-pipeline-split", "", "use --decoder-last-pipeline-num-layers");
-  add("recompute-activations", "", "activations are kept; use a smaller --micro-batch-size");
-  add("recompute-granularity", "NAME", "activations are kept; use a smaller --micro-batch-size");
-  add("recompute-method", "NAME", "activations are kept; use a smaller --micro-batch-size");
-  add("recompute-num-layers", "N", "activations are kept; use a smaller --micro-batch-size");
-  add("recompute-modules", "NAME ...", "activations are kept; use a smaller --micro-batch-size", {"core_attn"});
+  add("recompute-activations", "", "use --recompute-granularity selective");
   for (const char* name : {"enable-zb-runtime", "enable-zero-bubble", "zero-bubble-v-schedule", "enable-1f1b-v",
                            "enable-optimizer-post-validation", "enable-exactly-numeric-match",
                            "allow-padding-num-layers", "auto-offload-time"}) {
@@ -166,7 +160,7 @@ std::vector<Flag> other_flags() {
   flags.push_back(other(FlagStatus::kReplaced, "warmup", "X", "use --lr-warmup-fraction or --lr-warmup-iters"));
   flags.push_back(other(FlagStatus::kReplaced, "model-parallel-size", "N", "use --tensor-model-parallel-size"));
   flags.push_back(other(FlagStatus::kReplaced, "checkpoint-activations", "",
-                        "Megatron now has --recompute-granularity, which is not supported yet; leave it out"));
+                        "use --recompute-granularity full --recompute-method uniform"));
   return flags;
 }
 

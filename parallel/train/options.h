@@ -29,6 +29,10 @@ struct TrainOptions {
   double init_method_std = 0.02;
   double hidden_dropout = 0;
   double attention_dropout = 0;
+  std::string recompute_granularity;           // full, selective; empty: activations are kept
+  std::string recompute_method;                // of full: uniform, block
+  int64_t recompute_num_layers = 1;            // of full
+  std::vector<std::string> recompute_modules;  // of selective: core_attn, layernorm, mlp_act; empty: the last two
 
   // grid
   int tensor_model_parallel_size = 1;
@@ -38,6 +42,10 @@ struct TrainOptions {
   std::optional<int64_t> decoder_last_pipeline_num_layers;
   std::string pipeline_schedule = "1f1b";
   int64_t ddp_bucket_size = 40000000;  // elements
+  // Three names for one setting; zero_stage_of() has it.
+  std::optional<int64_t> zero_stage;
+  bool use_distributed_optimizer = false;
+  std::string data_parallel_sharding_strategy;  // no_shard, optim; empty: not given
 
   // batch and length
   int64_t micro_batch_size = 0;
@@ -134,6 +142,10 @@ TrainOptions resolve_options(const TrainOptions& options, int world_size);
 // Pure. Every setting under its flag's name without dashes; the values of options that are not resolved yet can be
 // given back as a --config file. Kept in checkpoints, compared between ranks.
 nlohmann::json options_json(const TrainOptions& options);
+
+// Pure. What the data ranks share out: 0 nothing, 1 the optimizer's state. Throws Error(kUsage) when two names for it
+// contradict each other.
+int zero_stage_of(const TrainOptions& options);
 
 // Pure. Layers of each stage, in order; their sum is num_layers and each is at least 1. first and last are
 // --decoder-first/last-pipeline-num-layers. The others share what is left evenly; where it does not divide, the earlier

@@ -9,6 +9,7 @@
 #include "parallel/train/flags.h"
 #include "parallel/train/options.h"
 #include "runtime/base/error.h"
+#include "runtime/base/suggest.h"
 
 namespace ashlar {
 namespace {
@@ -126,6 +127,39 @@ void check_model(const TrainOptions& o, Problems& problems) {
   }
 }
 
+void check_recompute(const TrainOptions& o, Problems& problems) {
+  const bool full = o.recompute_granularity == "full";
+  problems.add_if(!full && (!o.recompute_method.empty() || o.recompute_num_layers > 1),
+                  "--recompute-method and --recompute-num-layers need --recompute-granularity full; got {}",
+                  o.recompute_granularity.empty() ? "none" : o.recompute_granularity);
+  problems.add_if(full && o.recompute_method.empty(),
+                  "--recompute-granularity full needs --recompute-method uniform or block");
+  problems.add_if(o.recompute_granularity != "selective" && !o.recompute_modules.empty(),
+                  "--recompute-modules {} needs --recompute-granularity selective; got {}",
+                  fmt::join(o.recompute_modules, " "),
+                  o.recompute_granularity.empty() ? "none" : o.recompute_granularity);
+  for (const std::string& module : o.recompute_modules) {
+    const std::vector<std::string> known{"core_attn", "layernorm", "mlp_act"};
+    const auto nearest = nearest_name(module, known);
+    problems.add_if(!std::ranges::count(known, module), "--recompute-modules expects some of {}; got '{}'{}",
+                    fmt::join(known, ", "), module, nearest ? fmt::format("; did you mean {}?", *nearest) : "");
+  }
+  if (!full || o.num_layers < o.pipeline_model_parallel_size) {
+    return;
+  }
+  try {
+    const std::vector<int64_t> stages =
+        split_layers(o.num_layers, o.pipeline_model_parallel_size, o.decoder_first_pipeline_num_layers,
+                     o.decoder_last_pipeline_num_layers);
+    const int64_t fewest = *std::ranges::min_element(stages);
+    problems.add_if(o.recompute_num_layers > fewest,
+                    "--recompute-num-layers {} is more than the {} layers of a stage (--num-layers {}, "
+                    "--pipeline-model-parallel-size {}); nearest legal value: {}",
+                    o.recompute_num_layers, fewest, o.num_layers, o.pipeline_model_parallel_size, fewest);
+  } catch (const Error&) {  // check_model has said it
+  }
+}
+
 void check_length_and_rate(const TrainOptions& o, Problems& problems) {
   const bool required = !o.dry_run;
   problems.add_if(required && o.micro_batch_size == 0, "--micro-batch-size is required");
@@ -182,6 +216,14 @@ void check_data(const TrainOptions& o, Problems& problems) {
   problems.add_if(legal && parts[1] == 0 && o.eval_interval > 0 && !o.data_path.empty(),
                   "--eval-interval {} needs validation data, and --split {} sets none aside; for instance 969,30,1",
                   o.eval_interval, o.split);
+}
+
+void check_sharding(const TrainOptions& o, Problems& problems) {
+  try {
+    zero_stage_of(o);
+  } catch (const Error& error) {
+    problems.add(error.what());
+  }
 }
 
 void check_device(const TrainOptions& o, Problems& problems) {
@@ -311,9 +353,11 @@ void validate_options(const TrainOptions& options) {
   values.raise();  // the checks below divide by some of them
   Problems problems;
   check_model(options, problems);
+  check_recompute(options, problems);
   check_length_and_rate(options, problems);
   check_data(options, problems);
   check_device(options, problems);
+  check_sharding(options, problems);
   check_files_and_run(options, problems);
   problems.raise();
 }

@@ -45,6 +45,26 @@ std::vector<int64_t> split_layers(int64_t num_layers, int num_stages, std::optio
   return layers;
 }
 
+int zero_stage_of(const TrainOptions& options) {
+  std::vector<std::pair<std::string, int64_t>> given;
+  if (options.zero_stage) {
+    given.push_back({fmt::format("--zero-stage {}", *options.zero_stage), *options.zero_stage});
+  }
+  if (options.use_distributed_optimizer) {
+    given.push_back({"--use-distributed-optimizer", 1});
+  }
+  if (!options.data_parallel_sharding_strategy.empty()) {
+    given.push_back({"--data-parallel-sharding-strategy " + options.data_parallel_sharding_strategy,
+                     options.data_parallel_sharding_strategy == "optim" ? 1 : 0});
+  }
+  for (size_t at = 1; at < given.size(); ++at) {
+    REQUIRE(given[at].second == given[0].second, ErrorCode::kUsage,
+            "{} and {} contradict each other (they are --zero-stage {} and {}): give one of them", given[0].first,
+            given[at].first, given[0].second, given[at].second);
+  }
+  return given.empty() ? 0 : static_cast<int>(given[0].second);
+}
+
 int64_t padded_vocab_size(int64_t vocab_size, int64_t divisible_by, int tensor_size) {
   const int64_t multiple = divisible_by * tensor_size;
   return (vocab_size + multiple - 1) / multiple * multiple;

@@ -14,6 +14,7 @@ RunShape run_shape_of(const TrainOptions& options, const DeviceRequest& device) 
           .num_microbatches = static_cast<int>(options.num_microbatches),
           .batch = {options.micro_batch_size, options.seq_length},
           .optimizer = options.optimizer == "sgd" ? OptimizerKind::kSgd : OptimizerKind::kAdamW,
+          .sharding = sharding(options),
           .device = device.kind,
           .backend = device.backend};
 }

@@ -42,6 +42,7 @@ constexpr std::array kTrainingFlags = {
     "adam-eps",
     "clip-grad",
     "eod-mask-loss",
+    "bf16",
 };
 
 // The inverse of options_json, for settings that still exist.
@@ -79,6 +80,10 @@ void compare_settings(const Training& training, const nlohmann::json& saved, con
     return;
   }
   for (const char* flag : kTrainingFlags) {
+    if (std::string_view(flag) == "lr-decay-iters" && training.options.lr_decay_style == "constant" &&
+        saved.value("lr-decay-style", "") == "constant") {
+      continue;  // it follows --train-iters, and nothing decays
+    }
     if (saved.contains(flag) && now.contains(flag) && saved[flag] != now[flag]) {
       training.rank.log.warning("--load {}: --{} was {}, is {} now; losses will differ from an uninterrupted run",
                                 directory, flag, saved[flag].dump(), now[flag].dump());
@@ -88,7 +93,7 @@ void compare_settings(const Training& training, const nlohmann::json& saved, con
 
 }  // namespace
 
-std::vector<NamedSlice> checkpoint_slices(const Training& training, bool with_optimizer) {
+std::vector<NamedSlice> checkpoint_slices(const Training& training, const Optimizer::WholeState& state) {
   std::vector<NamedSlice> slices;
   const auto& entries = training.store.entries();
   const auto add = [&](const std::string& kind, auto&& tensor_of) {
@@ -100,10 +105,11 @@ std::vector<NamedSlice> checkpoint_slices(const Training& training, bool with_op
       }
     }
   };
-  add("model", [&](size_t at) { return training.optimizer.masters()[at]; });
-  if (with_optimizer && training.optimizer.has_moments()) {
-    add("adam_m", [&](size_t at) { return training.optimizer.moments()[at].first; });
-    add("adam_v", [&](size_t at) { return training.optimizer.moments()[at].second; });
+  add("model", [&](size_t at) { return state.masters[at]; });
+  // The first entry is no tied copy, so it has moments where any has.
+  if (state.moments.front().first.shape == state.masters.front().shape) {
+    add("adam_m", [&](size_t at) { return state.moments[at].first; });
+    add("adam_v", [&](size_t at) { return state.moments[at].second; });
   }
   return slices;
 }
@@ -111,7 +117,8 @@ std::vector<NamedSlice> checkpoint_slices(const Training& training, bool with_op
 void save_training(Training& training, const std::string& directory, uint64_t data_fingerprint,
                    const StorageOptions& storage) {
   training.stream->synchronize();
-  const std::vector<NamedSlice> slices = checkpoint_slices(training, true);
+  const Optimizer::WholeState whole = training.optimizer.whole_state(true);
+  const std::vector<NamedSlice> slices = checkpoint_slices(training, whole);
   const nlohmann::json state = {{"iteration", training.state.iteration},
                                 {"consumed_samples", training.state.consumed_samples},
                                 {"num_updates", training.optimizer.num_updates()},
@@ -134,10 +141,10 @@ std::optional<int64_t> load_training(Training& training, const std::string& dire
     const Manifest manifest = read_manifest(CheckpointLayout(directory).set(*iteration), *iteration);
     compare_settings(training, manifest.state.at("options"), directory);
   });
-  const std::vector<NamedSlice> slices = checkpoint_slices(training, true);
-  training.stream->synchronize();
+  const Optimizer::WholeState whole = training.optimizer.whole_state(true);
+  const std::vector<NamedSlice> slices = checkpoint_slices(training, whole);
   const nlohmann::json state = load_checkpoint(training.rank, directory, *iteration, slices);
-  training.optimizer.round_masters();
+  training.optimizer.take_whole_state(whole);
   training.state.iteration = state.at("iteration").get<int64_t>();
   training.state.consumed_samples = state.at("consumed_samples").get<int64_t>();
   training.optimizer.set_num_updates(state.at("num_updates").get<int64_t>());
@@ -149,8 +156,9 @@ std::optional<int64_t> load_training(Training& training, const std::string& dire
 
 void load_hf_weights(Training& training, const std::string& directory) {
   training.stream->synchronize();
-  load_hf(training.rank, directory, checkpoint_slices(training, false));
-  training.optimizer.round_masters();
+  const Optimizer::WholeState whole = training.optimizer.whole_state(false);
+  load_hf(training.rank, directory, checkpoint_slices(training, whole));
+  training.optimizer.take_whole_state(whole);
 }
 
 HfConfig hf_config(const GptConfig& config) {

@@ -12,10 +12,10 @@
 
 namespace ashlar {
 
-// This rank's slices of all weights ("model/...", the fp32 masters where weights are 16 bits wide) and, when
-// `with_optimizer`, of both moments ("adam_m/...", "adam_v/..."), in device memory. Every tensor slice is owned by one
+// This rank's slices of all weights ("model/...", the fp32 masters where weights are 16 bits wide) and, where `state`
+// has them, of both moments ("adam_m/...", "adam_v/..."), in the memory of `state`. Every tensor slice is owned by one
 // rank: data rank 0, tensor rank 0 where it is not split, the first use where it is tied.
-std::vector<NamedSlice> checkpoint_slices(const Training& training, bool with_optimizer);
+std::vector<NamedSlice> checkpoint_slices(const Training& training, const Optimizer::WholeState& state);
 
 // Collective. Blocks the host. Saves weights, moments and state as iteration training.state.iteration under
 // `directory`. `data_fingerprint` is DataSources::fingerprint.

@@ -1,5 +1,6 @@
 #include "parallel/train/training.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "kernels/prepare.h"
@@ -46,14 +47,15 @@ std::unique_ptr<Stream> make_stream(Device& device, const TrainOptions& options)
 }
 
 ParameterStore make_store(RankContext& rank, const ProcessGrid& grid,
-                          const std::vector<std::unique_ptr<StageChunk>>& chunks, DType dtype) {
+                          const std::vector<std::unique_ptr<StageChunk>>& chunks, DType dtype,
+                          const Sharding& sharding) {
   std::vector<int> stages;
   std::vector<std::vector<Parameter*>> parameters;
   for (const auto& chunk : chunks) {
     stages.push_back(chunk->stage());
     parameters.push_back(chunk->parameters());
   }
-  return ParameterStore(rank.device, grid, stages, parameters, dtype);
+  return ParameterStore(rank.device, grid, stages, parameters, dtype, sharding);
 }
 
 OptimizerConfig optimizer_config(const TrainOptions& options) {
@@ -88,6 +90,21 @@ struct StepReader {
   }
 };
 
+Recompute recompute_of(const TrainOptions& options) {
+  Recompute recompute;
+  recompute.num_layers = options.recompute_num_layers;
+  if (options.recompute_granularity == "full") {
+    recompute.method = options.recompute_method == "block" ? RecomputeMethod::kBlock : RecomputeMethod::kUniform;
+  } else if (options.recompute_granularity == "selective") {
+    const auto& modules = options.recompute_modules;
+    const auto is_named = [&](const char* name) { return std::ranges::find(modules, name) != modules.end(); };
+    recompute.selective = {.core_attn = is_named("core_attn"),
+                           .layernorm = modules.empty() || is_named("layernorm"),
+                           .mlp_act = modules.empty() || is_named("mlp_act")};
+  }
+  return recompute;
+}
+
 // State and counters as they were before a step that updated nothing.
 void go_back(Training& training, const StepResults::Submitted& step) {
   training.results.drop_pending();
@@ -117,11 +134,16 @@ GptConfig gpt_config(const TrainOptions& options, DType dtype) {
           .init_std = options.init_method_std,
           .hidden_dropout = options.hidden_dropout,
           .attention_dropout = options.attention_dropout,
+          .recompute = recompute_of(options),
           .dtype = dtype};
 }
 
 GridShape grid_shape(const TrainOptions& options) {
   return {options.tensor_model_parallel_size, options.pipeline_model_parallel_size, options.data_parallel_size};
+}
+
+Sharding sharding(const TrainOptions& options) {
+  return zero_stage_of(options) == 0 ? Sharding{} : Sharding{options.data_parallel_size, options.ddp_bucket_size};
 }
 
 RankOrder rank_order(const TrainOptions& options) {
@@ -142,7 +164,7 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
       stream(make_stream(rank.device, options)),
       grid(rank, grid_shape(options), rank_order(options)),
       chunks(make_chunks(rank, options, config, grid)),
-      store(make_store(rank, grid, chunks, config.dtype)),
+      store(make_store(rank, grid, chunks, config.dtype, sharding(options))),
       reducer(grid, *stream, store, options.ddp_bucket_size),
       executor(rank, grid, *stream,
                lower(make_schedule(options.pipeline_schedule, grid.shape().pipeline,
@@ -154,7 +176,8 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
       lr_schedule(make_lr_schedule(options)),
       results(rank, grid, *stream),
       idle_at_end(*stream) {
-  store.initialize(static_cast<uint64_t>(options.seed), optimizer.masters());
+  store.initialize(static_cast<uint64_t>(options.seed),
+                   [this](size_t entry, const std::vector<float>& values) { optimizer.take_masters(entry, values); });
 }
 
 void submit_step(Training& training, const SampleSource& source, const StopSignals* signals) {

@@ -30,6 +30,7 @@ DType compute_dtype(const TrainOptions& options);
 GptConfig gpt_config(const TrainOptions& options, DType dtype = DType::kF32);
 GridShape grid_shape(const TrainOptions& options);
 RankOrder rank_order(const TrainOptions& options);
+Sharding sharding(const TrainOptions& options);
 
 // Waits at its end until the stream is idle: an error may leave in the middle of a step, and what was made before this
 // is in use by the device until then. A device that hangs is the watchdog's to end.

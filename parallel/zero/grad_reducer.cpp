@@ -5,22 +5,25 @@
 #include "kernels/activation.h"
 
 namespace ashlar {
-namespace {
-
-TensorView flat(TensorView x) {
-  return x.reshaped({x.num_elements()});
-}
-
-}  // namespace
-
 GradReducer::GradReducer(const ProcessGrid& grid, Stream& stream, ParameterStore& store, int64_t bucket_elements)
     : grid_(grid),
       stream_(stream),
       store_(store),
       bucket_bytes_(
-          std::max<size_t>(Arena::aligned(static_cast<size_t>(bucket_elements) * sizeof(float)), Arena::kAlignment)) {}
+          std::max<size_t>(Arena::aligned(static_cast<size_t>(bucket_elements) * sizeof(float)), Arena::kAlignment)) {
+  for (size_t at = 0; at < store.entries().size(); ++at) {
+    const Parameter& parameter = *store.entries()[at].parameter;
+    if (parameter.tied_first || parameter.tied_copy) {
+      (parameter.tied_first ? tied_first_ : tied_copy_) = store.owned_grads_of_tied(at);
+    }
+  }
+}
 
 void GradReducer::reduce_grads(int stage) {
+  if (store_.is_sharded()) {
+    reduce_to_owners(stage);
+    return;
+  }
   for (const ParameterStore::StageRange& range : store_.stage_ranges()) {
     if (range.stage != stage) {
       continue;
@@ -32,31 +35,26 @@ void GradReducer::reduce_grads(int stage) {
   }
 }
 
-void GradReducer::combine_tied() {
-  for (const ParameterStore::Entry& copy : store_.entries()) {
-    if (!copy.parameter->tied_copy) {
-      continue;
-    }
-    if (!copy.shares_value) {
-      sum_over_embedding_group(copy);  // this is the last stage, the first use lies on another rank
-      return;
-    }
-    for (const ParameterStore::Entry& first : store_.entries()) {
-      if (first.parameter->tied_first) {
-        kernels::add(flat(first.parameter->grad), flat(copy.parameter->grad), stream_);
-        return;
-      }
-    }
-  }
-  for (const ParameterStore::Entry& first : store_.entries()) {
-    if (first.parameter->tied_first) {
-      sum_over_embedding_group(first);
+void GradReducer::reduce_to_owners(int stage) {
+  for (const FlatBucket& bucket : store_.layout().buckets) {
+    if (bucket.stage == stage) {
+      const TensorView grads = store_.bucket_grads(bucket);
+      grid_.data().reduce_scatter(store_.own_part(grads), grads, ReduceOp::kSum, stream_).wait(stream_);
     }
   }
 }
 
-void GradReducer::sum_over_embedding_group(const ParameterStore::Entry& entry) {
-  grid_.embedding().all_reduce(entry.parameter->grad, ReduceOp::kSum, stream_).wait(stream_);
+void GradReducer::combine_tied() {
+  // Where both uses are here, the copy's gradient goes into the first's; else each meets the other's rank.
+  const bool both = !tied_first_.empty() && !tied_copy_.empty();
+  const std::vector<TensorView>& parts = tied_first_.empty() ? tied_copy_ : tied_first_;
+  for (size_t at = 0; at < parts.size(); ++at) {
+    if (both) {
+      kernels::add(parts[at], tied_copy_[at], stream_);
+    } else {
+      grid_.embedding().all_reduce(parts[at], ReduceOp::kSum, stream_).wait(stream_);
+    }
+  }
 }
 
 }  // namespace ashlar

@@ -11,19 +11,23 @@ class GradReducer final : public ParamSync {
   // `bucket_elements` (--ddp-bucket-size) is the largest piece of one all-reduce.
   GradReducer(const ProcessGrid& grid, Stream& stream, ParameterStore& store, int64_t bucket_elements);
 
-  // Collective over the data axis: sums a stage's gradients over the data ranks, bucket by bucket.
+  // Collective over the data axis: sums a stage's gradients over the data ranks, bucket by bucket. Where they share out
+  // the state, the sums reach their owners only; what a rank does not own is of no more use.
   void reduce_grads(int stage) override;
 
   // Collective over the embedding group: one gradient for both uses of a tied table, embedding first.
   void combine_tied();
 
  private:
-  void sum_over_embedding_group(const ParameterStore::Entry& entry);
+  void reduce_to_owners(int stage);
 
   const ProcessGrid& grid_;
   Stream& stream_;
   ParameterStore& store_;
   size_t bucket_bytes_;
+  // Parts [n] of the gradients of a tied table that this rank owns; empty where a use is elsewhere.
+  std::vector<TensorView> tied_first_;
+  std::vector<TensorView> tied_copy_;
 };
 
 }  // namespace ashlar

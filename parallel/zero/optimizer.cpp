@@ -1,6 +1,7 @@
 #include "parallel/zero/optimizer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "kernels/cast.h"
@@ -16,20 +17,34 @@ View flat(View x) {
   return x.reshaped({x.num_elements()});
 }
 
-int64_t num_norm_blocks(const TensorView& grad) {
-  return (grad.num_elements() + kernels::kNormBlock - 1) / kernels::kNormBlock;
+}  // namespace
+
+int64_t Optimizer::num_norm_blocks(int64_t num_elements) {
+  return (num_elements + kernels::kNormBlock - 1) / kernels::kNormBlock;
 }
 
-}  // namespace
+int64_t Optimizer::num_norm_blocks(const std::vector<Parameter*>& parameters) {
+  int64_t count = 0;
+  for (const Parameter* parameter : parameters) {
+    count += parameter->tied_copy ? 0 : num_norm_blocks(parameter->shard.local().num_elements());
+  }
+  return count;
+}
 
 Optimizer::Optimizer(RankContext& rank, const ProcessGrid& grid, Stream& stream, ParameterStore& store,
                      const OptimizerConfig& config)
     : grid_(grid), stream_(stream), store_(store), config_(config) {
-  int64_t most_blocks = 1;
+  int64_t num_blocks = store.is_sharded() ? 0 : 1;
   for (const auto& entry : store.entries()) {
-    most_blocks = std::max(most_blocks, num_norm_blocks(entry.parameter->grad));
+    const int64_t blocks = num_norm_blocks(entry.parameter->grad.num_elements());
+    if (store.is_sharded()) {
+      blocks_of_.push_back(num_blocks);
+      num_blocks += entry.parameter->tied_copy ? 0 : blocks;
+    } else {
+      num_blocks = std::max(num_blocks, blocks);
+    }
   }
-  block_sums_ = Tensor(rank.device, DType::kF64, {most_blocks}, "norm of a tensor by blocks");
+  block_sums_ = Tensor(rank.device, DType::kF64, {num_blocks}, "norm of tensors by blocks");
   scalars_ = Tensor(rank.device, DType::kF64, {kernels::kNumUpdateScalars}, "scalars of the update");
   place_tensors(rank.device);
   allocate_state(rank.device);
@@ -68,46 +83,83 @@ void Optimizer::place_tensors(Device& device) {
 
 void Optimizer::allocate_state(Device& device) {
   const auto& entries = store_.entries();
-  moment_views_.resize(entries.size());
-  master_views_.resize(entries.size());
-  const auto lay_out_moments = [&](Arena& arena) {
-    for (size_t at = 0; at < entries.size() && has_moments(); ++at) {
-      if (!entries[at].shares_value) {
-        const Parameter& parameter = *entries[at].parameter;
-        moment_views_[at].first = take_tensor(arena, parameter.grad.dtype, parameter.value.shape);
-        moment_views_[at].second = take_tensor(arena, parameter.grad.dtype, parameter.value.shape);
-      }
+  const DType stat = entries.front().parameter->grad.dtype;
+  const bool is_rounded = entries.front().parameter->value.dtype != stat;
+  // With sharding one flat range for each kind of state, padding included, so that every data rank needs the same.
+  const int64_t num_owned = store_.is_sharded() ? store_.layout().num_owned() : 0;
+  for (const FlatPiece& owned : store_.owned()) {
+    const ParameterStore::Entry& entry = entries[owned.tensor];
+    if (!entry.shares_value) {
+      const TensorView value = flat(entry.parameter->value).slice(owned.begin, owned.end);
+      pieces_.push_back({.entry = owned.tensor,
+                         .begin = owned.begin,
+                         .grad = flat(entry.parameter->grad).slice(owned.begin, owned.end),
+                         .value = value,
+                         .master = value,
+                         .moments = {}});
     }
-  };
-  const auto lay_out_masters = [&](Arena& arena) {
-    for (size_t at = 0; at < entries.size(); ++at) {
-      const Parameter& parameter = *entries[at].parameter;
-      if (entries[at].shares_value) {
-        continue;
+  }
+  // `kinds` is one for masters, two for moments.
+  const auto allocate = [&](Buffer& buffer, size_t kinds, const char* what) {
+    const auto lay_out = [&](Arena& arena) {
+      std::array<TensorView, 2> state;
+      for (size_t kind = 0; kind < kinds && store_.is_sharded(); ++kind) {
+        state[kind] = take_tensor(arena, stat, {num_owned});
       }
-      const bool is_rounded = parameter.value.dtype != parameter.grad.dtype;
-      master_views_[at] =
-          is_rounded ? take_tensor(arena, parameter.grad.dtype, parameter.value.shape) : parameter.value;
-    }
-  };
-  const auto allocate = [&](Buffer& buffer, const auto& lay_out, const char* what) {
+      size_t at = 0;
+      for (const FlatPiece& owned : store_.owned()) {
+        if (entries[owned.tensor].shares_value) {
+          continue;
+        }
+        for (size_t kind = 0; kind < kinds; ++kind) {
+          Piece& piece = pieces_[at];
+          TensorView& part = kinds == 1 ? piece.master : kind == 0 ? piece.moments.first : piece.moments.second;
+          if (!store_.is_sharded()) {
+            part = take_tensor(arena, stat, {owned.num_elements()});
+          } else if (!arena.counting()) {
+            part = state[kind].slice(owned.owned_begin, owned.owned_begin + owned.num_elements());
+          }
+        }
+        ++at;
+      }
+    };
     Arena counting;
     lay_out(counting);
     buffer = device.allocate(counting.used(), what);
-    if (buffer.bytes() == 0) {
-      return;
-    }
     stream_.fill_zero(buffer.data(), buffer.bytes());
     Arena arena(buffer.data(), buffer.bytes());
     lay_out(arena);
   };
-  allocate(moments_, lay_out_moments, "optimizer state");
-  allocate(masters_, lay_out_masters, "fp32 masters of the weights");
+  if (has_moments()) {
+    allocate(moments_, 2, "optimizer state");
+  }
+  if (is_rounded) {
+    allocate(masters_, 1, "fp32 masters of the weights");
+  }
   stream_.synchronize();
+}
+
+// Block sums of all tensors, from their owners; each cell has one contributor, so the sum over data ranks rounds
+// nothing.
+void Optimizer::sum_blocks() {
+  const TensorView cells = block_sums_.view();
+  stream_.fill_zero(cells.data, cells.bytes());
+  for (const Piece& piece : pieces_) {
+    if (!store_.entries()[piece.entry].counted) {
+      continue;
+    }
+    const int64_t first = blocks_of_[piece.entry] + piece.begin / kernels::kNormBlock;
+    kernels::sum_of_squares(cells.slice(first, first + num_norm_blocks(piece.grad.num_elements())), piece.grad,
+                            stream_);
+  }
+  grid_.data().all_reduce(cells, ReduceOp::kSum, stream_).wait(stream_);
 }
 
 void Optimizer::sum_squares() {
   stream_.fill_zero(tensor_sums_.view().data, tensor_sums_.view().bytes());
+  if (store_.is_sharded()) {
+    sum_blocks();
+  }
   const auto& entries = store_.entries();
   const TensorView cells = flat(tensor_sums_.view());
   for (size_t at = 0; at < entries.size(); ++at) {
@@ -115,9 +167,12 @@ void Optimizer::sum_squares() {
       continue;
     }
     const TensorView grad = entries[at].parameter->grad;
-    const TensorView blocks = block_sums_.view().slice(0, num_norm_blocks(grad));
+    const int64_t first = store_.is_sharded() ? blocks_of_[at] : 0;
+    const TensorView blocks = block_sums_.view().slice(first, first + num_norm_blocks(grad.num_elements()));
     const auto cell = static_cast<int64_t>(sum_index_[at]) * grid_.shape().tensor + grid_.coordinate().tensor;
-    kernels::sum_of_squares(blocks, flat(grad), stream_);
+    if (!store_.is_sharded()) {
+      kernels::sum_of_squares(blocks, flat(grad), stream_);
+    }
     kernels::sum_in_order(cells.slice(cell, cell + 1), blocks, stream_);
   }
   // One contributor per cell, so this sum moves numbers and rounds nothing.
@@ -148,29 +203,26 @@ void Optimizer::update(TensorView results, ConstTensorView totals, const UpdateR
                         .step = num_updates_,
                         .skip_not_finite = request.skip_not_finite},
                        stream_);
-  const auto& entries = store_.entries();
-  for (size_t at = 0; at < entries.size(); ++at) {
-    if (entries[at].shares_value) {
-      continue;
-    }
-    const Parameter& parameter = *entries[at].parameter;
-    const TensorView master = flat(master_views_[at]);
-    const TensorView copy = masters_.bytes() > 0 ? flat(parameter.value) : TensorView{};
-    const double decay = parameter.decays ? config_.weight_decay : 0;
+  for (const Piece& piece : pieces_) {
+    const TensorView copy = has_masters() ? piece.value : TensorView{};
+    const double decay = store_.entries()[piece.entry].parameter->decays ? config_.weight_decay : 0;
     if (config_.kind == OptimizerKind::kSgd) {
-      kernels::sgd_step(master, flat(parameter.grad), copy, scalars_, decay, stream_);
+      kernels::sgd_step(piece.master, piece.grad, copy, scalars_, decay, stream_);
     } else {
-      kernels::adamw_step(master, flat(moment_views_[at].first), flat(moment_views_[at].second), flat(parameter.grad),
-                          copy, scalars_, decay, stream_);
+      kernels::adamw_step(piece.master, piece.moments.first, piece.moments.second, piece.grad, copy, scalars_, decay,
+                          stream_);
     }
+  }
+  if (store_.is_sharded()) {
+    gather_values();
   }
 }
 
-void Optimizer::round_masters() {
-  const auto& entries = store_.entries();
-  for (size_t at = 0; at < entries.size() && masters_.bytes() > 0; ++at) {
-    if (!entries[at].shares_value) {
-      kernels::cast(flat(entries[at].parameter->value), flat(master_views_[at]), stream_);
+void Optimizer::gather_values() {
+  for (const FlatBucket& bucket : store_.layout().buckets) {
+    if (bucket.has_value) {
+      const TensorView values = store_.bucket_values(bucket);
+      grid_.data().all_gather(values, store_.own_part(values), stream_).wait(stream_);
     }
   }
 }

@@ -1,5 +1,6 @@
 // The update: one global norm, one clip factor, then AdamW or SGD over this rank's tensors. All numbers of an update
-// stay in device memory, so the host never waits for one.
+// stay in device memory, so the host never waits for one. Where the store is sharded, each data rank holds masters and
+// moments of what it owns, updates that, and all gather the values.
 #pragma once
 
 #include <vector>
@@ -32,41 +33,71 @@ class Optimizer {
   Optimizer(RankContext& rank, const ProcessGrid& grid, Stream& stream, ParameterStore& store,
             const OptimizerConfig& config);
 
-  // Collective over the model group; stream-ordered. Squared gradients of all distinct parameters, summed in fp64 over
-  // fixed blocks of each tensor rank's slice, and the blocks of a slice in order: squares() does not depend on which
-  // stage or data rank owns what.
+  // Collective over the model group, and over the data axis where the store is sharded; stream-ordered. Squared
+  // gradients of all distinct parameters, summed in fp64 over fixed blocks of each tensor rank's slice, and the blocks
+  // of a slice in order: squares() does not depend on which stage or data rank owns what.
   void sum_squares();
   ConstTensorView squares() const { return tensor_sums_; }  // [tensors of all stages, t] fp64
 
-  // Stream-ordered, behind sum_squares(). `totals` [2] fp64 and `results` [kernels::kNumStepResults] fp64 are those of
-  // kernels::finish_step, in device memory. Counts as an update, though the device skips it when loss or norm is not
-  // finite; whoever learns that takes it back with set_num_updates().
+  // Stream-ordered, behind sum_squares(); collective over the data axis where the store is sharded. `totals` [2] fp64
+  // and `results` [kernels::kNumStepResults] fp64 are those of kernels::finish_step, in device memory. Counts as an
+  // update, though the device skips it when loss or norm is not finite; whoever learns that takes it back with
+  // set_num_updates().
   void update(TensorView results, ConstTensorView totals, const UpdateRequest& request);
 
-  // Collective over the model group; blocks the host. L2 norm of grad_scale * gradients, the same number as in results.
+  // Collective as sum_squares(); blocks the host. L2 norm of grad_scale * gradients, the same number as in results.
   // For whoever looks from outside.
   double grad_norm(double grad_scale);
+
+  // Pure. Blocks of the norm of a tensor of this many elements, and of all distinct tensors.
+  static int64_t num_norm_blocks(int64_t num_elements);
+  static int64_t num_norm_blocks(const std::vector<Parameter*>& parameters);
 
   int64_t num_updates() const { return num_updates_; }
   void set_num_updates(int64_t count) { num_updates_ = count; }
   size_t state_bytes() const { return moments_.bytes() + masters_.bytes(); }
   bool has_moments() const { return config_.kind == OptimizerKind::kAdamW; }
 
-  // Moments of an entry of the store, in the parameter's local shape; without data for SGD and shared values.
   struct Moments {
     TensorView first;
     TensorView second;
   };
-  const std::vector<Moments>& moments() const { return moment_views_; }
+  // What is saved of every entry of the store, in its local shape: the fp32 master of a 16-bit value, else the value
+  // itself, and both moments. Without data for shared values, and moments for SGD.
+  struct WholeState {
+    std::vector<TensorView> masters;
+    std::vector<Moments> moments;
+    Buffer memory;  // what is not whole on this rank lies here
+  };
+  // Collective over the data axis; blocks the host. Without sharding a view of this rank's state; with it a copy,
+  // gathered from all owners, that lives beside the state.
+  WholeState whole_state(bool with_moments);
+  // Pure. The same shapes and types, all without data.
+  WholeState state_shapes(bool with_moments) const;
+  // Blocks the host. Behind a write into a whole state: takes over what this rank owns, and rounds masters into values.
+  void take_whole_state(const WholeState& whole);
 
-  // What is updated and saved, by entry of the store: the fp32 master of a 16-bit value, else the value itself.
-  const std::vector<TensorView>& masters() const { return master_views_; }
-  // Stream-ordered. Behind a load of masters: the values become their rounded copies.
-  void round_masters();
+  // Blocks the host. Starting values before rounding, in host memory (ParameterStore::TakeUnrounded).
+  void take_masters(size_t entry, const std::vector<float>& values);
 
  private:
+  // A range of a tensor that this rank updates; everything [n], flat.
+  struct Piece {
+    size_t entry = 0;
+    int64_t begin = 0;  // of the tensor's elements
+    TensorView grad;
+    TensorView value;
+    TensorView master;  // the value itself where there is no master
+    Moments moments;
+  };
   void allocate_state(Device& device);
   void place_tensors(Device& device);
+  void sum_blocks();
+  void gather_values();
+  std::vector<TensorView> parts_of(const Piece& piece, bool with_moments) const;
+  std::vector<TensorView> parts_of(const WholeState& whole, const Piece& piece, bool with_moments) const;
+  WholeState lay_out_whole(bool with_moments, std::byte* memory) const;
+  bool has_masters() const { return masters_.bytes() > 0; }
 
   const ProcessGrid& grid_;
   Stream& stream_;
@@ -74,13 +105,13 @@ class Optimizer {
   OptimizerConfig config_;
   int64_t num_updates_ = 0;
   Buffer moments_;
-  std::vector<Moments> moment_views_;  // by entry of the store
   Buffer masters_;
-  std::vector<TensorView> master_views_;  // by entry of the store
-  Tensor block_sums_;                     // [blocks of the largest tensor] fp64
-  Tensor tensor_sums_;                    // [tensors of all stages, t] fp64
-  Tensor scalars_;                        // [kernels::kNumUpdateScalars] fp64
-  std::vector<size_t> sum_index_;         // by entry: its row in tensor_sums_
+  std::vector<Piece> pieces_;
+  Tensor block_sums_;               // fp64: [blocks of the largest tensor]; with sharding [blocks of all distinct ones]
+  std::vector<int64_t> blocks_of_;  // by entry: where its blocks begin, with sharding
+  Tensor tensor_sums_;              // [tensors of all stages, t] fp64
+  Tensor scalars_;                  // [kernels::kNumUpdateScalars] fp64
+  std::vector<size_t> sum_index_;   // by entry: its row in tensor_sums_
 };
 
 }  // namespace ashlar

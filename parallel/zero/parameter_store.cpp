@@ -58,62 +58,97 @@ void set_zero(Device& device, const Buffer& buffer) {
   stream->synchronize();
 }
 
-}  // namespace
-
-ParameterStore::ParameterStore(Device& device, const ProcessGrid& grid, const std::vector<int>& stages,
-                               const std::vector<std::vector<Parameter*>>& parameters, DType dtype)
-    : device_(device), dtype_(dtype) {
-  const DType grad_dtype = kernels::stat_dtype(dtype);
-  const auto first_use = [&](const Parameter& copy) -> Parameter* {
-    for (const auto& of_stage : parameters) {
-      for (Parameter* other : of_stage) {
-        if (other->name == copy.name && !other->tied_copy) {
-          return other;
-        }
+Parameter* first_use(const std::vector<std::vector<Parameter*>>& parameters, const Parameter& copy) {
+  for (const auto& of_stage : parameters) {
+    for (Parameter* other : of_stage) {
+      if (other->name == copy.name && !other->tied_copy) {
+        return other;
       }
     }
-    return nullptr;
-  };
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<FlatTensor> flat_tensors(const std::vector<int>& stages,
+                                     const std::vector<std::vector<Parameter*>>& parameters) {
+  std::vector<FlatTensor> tensors;
+  for (size_t at = 0; at < stages.size(); ++at) {
+    for (const Parameter* parameter : parameters[at]) {
+      tensors.push_back({.num_elements = parameter->shard.local().num_elements(),
+                         .stage = stages[at],
+                         .is_tied = parameter->tied_first || parameter->tied_copy,
+                         .shares_value = parameter->tied_copy && first_use(parameters, *parameter) != nullptr});
+    }
+  }
+  return tensors;
+}
+
+ParameterStore::ParameterStore(Device& device, const ProcessGrid& grid, const std::vector<int>& stages,
+                               const std::vector<std::vector<Parameter*>>& parameters, DType dtype,
+                               const Sharding& sharding)
+    : device_(device), dtype_(dtype), shard_(sharding.is_sharded() ? grid.coordinate().data : 0) {
+  const DType grad_dtype = kernels::stat_dtype(dtype);
+  const std::vector<FlatTensor> tensors = flat_tensors(stages, parameters);
+  if (sharding.is_sharded()) {
+    layout_ = lay_out_shards(tensors, sharding);
+    owned_ = owned_pieces(layout_, tensors, shard_);
+  } else {
+    for (size_t at = 0; at < tensors.size(); ++at) {
+      owned_.push_back({at, 0, tensors[at].num_elements, 0});
+    }
+  }
 
   Arena values, grads;  // counting
+  std::vector<size_t> value_offsets;
   for (size_t at = 0; at < stages.size(); ++at) {
     const size_t begin = grads.used();
     for (Parameter* parameter : parameters[at]) {
+      const size_t index = entries_.size();
       Entry entry;
       entry.parameter = parameter;
       entry.stage = stages[at];
-      entry.shares_value = parameter->tied_copy && first_use(*parameter) != nullptr;
+      entry.shares_value = tensors[index].shares_value;
       entry.counted = !parameter->tied_copy && (parameter->shard.is_split() || grid.coordinate().tensor == 0);
-      entry.grad_offset = grads.used();
-      grads.take(local_bytes(*parameter, grad_dtype));
-      if (!entry.shares_value) {
-        values.take(local_bytes(*parameter, dtype));
+      if (sharding.is_sharded()) {
+        entry.grad_offset = static_cast<size_t>(layout_.offsets[index]) * dtype_bytes(grad_dtype);
+        value_offsets.push_back(static_cast<size_t>(layout_.offsets[index]) * dtype_bytes(dtype));
+      } else {
+        entry.grad_offset = grads.used();
+        grads.take(local_bytes(*parameter, grad_dtype));
+        value_offsets.push_back(values.used());
+        values.take(entry.shares_value ? 0 : local_bytes(*parameter, dtype));
       }
       entries_.push_back(entry);
     }
     stage_ranges_.push_back({stages[at], begin, grads.used()});
+  }
+  if (sharding.is_sharded()) {
+    grads.take(static_cast<size_t>(layout_.num_elements) * dtype_bytes(grad_dtype));
+    values.take(static_cast<size_t>(layout_.num_value_elements) * dtype_bytes(dtype));
   }
 
   values_ = device.allocate(values.used(), "parameters");
   grads_ = device.allocate(grads.used(), "gradients");
   set_zero(device, values_);
   set_zero(device, grads_);
-  Arena placed(values_.data(), values_.bytes());
-  for (const Entry& entry : entries_) {
-    const Shape shape = entry.parameter->shard.local();
-    entry.parameter->grad = {grads_.data() + entry.grad_offset, grad_dtype, shape};
-    if (!entry.shares_value) {
-      entry.parameter->value = take_tensor(placed, dtype, shape);
+  for (size_t at = 0; at < entries_.size(); ++at) {
+    Parameter& parameter = *entries_[at].parameter;
+    const Shape shape = parameter.shard.local();
+    parameter.grad = {grads_.data() + entries_[at].grad_offset, grad_dtype, shape};
+    if (!entries_[at].shares_value) {
+      parameter.value = {values_.data() + value_offsets[at], dtype, shape};
     }
   }
   for (const Entry& entry : entries_) {
     if (entry.shares_value) {
-      entry.parameter->value = first_use(*entry.parameter)->value;
+      entry.parameter->value = first_use(parameters, *entry.parameter)->value;
     }
   }
 }
 
-void ParameterStore::initialize(uint64_t seed, std::span<const TensorView> masters) {
+void ParameterStore::initialize(uint64_t seed, const TakeUnrounded& take_unrounded) {
   HostCopy copy(device_);
   std::vector<double> doubles;
   std::vector<float> floats;
@@ -131,8 +166,8 @@ void ParameterStore::initialize(uint64_t seed, std::span<const TensorView> maste
     }
     floats.resize(count);
     draw(floats.data(), parameter, seed);
-    if (at < masters.size() && masters[at].data != nullptr) {
-      copy.to_device(masters[at].data, floats.data(), masters[at].bytes());
+    if (take_unrounded) {
+      take_unrounded(at, floats);
     }
     if (dtype_ != DType::kF32) {
       round_in_place(floats, dtype_);
@@ -145,6 +180,37 @@ TensorView ParameterStore::grads(size_t begin_byte, size_t end_byte) const {
   const DType grad_dtype = kernels::stat_dtype(dtype_);
   const auto count = static_cast<int64_t>((end_byte - begin_byte) / dtype_bytes(grad_dtype));
   return {grads_.data() + begin_byte, grad_dtype, {count}};
+}
+
+TensorView ParameterStore::bucket_grads(const FlatBucket& bucket) const {
+  const DType grad_dtype = kernels::stat_dtype(dtype_);
+  return {grads_.data() + static_cast<size_t>(bucket.begin) * dtype_bytes(grad_dtype),
+          grad_dtype,
+          {bucket.end - bucket.begin}};
+}
+
+TensorView ParameterStore::bucket_values(const FlatBucket& bucket) const {
+  return {
+      values_.data() + static_cast<size_t>(bucket.begin) * dtype_bytes(dtype_), dtype_, {bucket.end - bucket.begin}};
+}
+
+TensorView ParameterStore::own_part(TensorView bucket) const {
+  const int64_t share = bucket.num_elements() / layout_.sharding.num_shards;
+  return bucket.slice(shard_ * share, (shard_ + 1) * share);
+}
+
+std::vector<TensorView> ParameterStore::owned_grads_of_tied(size_t entry) const {
+  const TensorView grad = entries_[entry].parameter->grad;
+  if (!is_sharded()) {
+    return {grad.reshaped({grad.num_elements()})};
+  }
+  std::vector<TensorView> parts;
+  for (const FlatBucket& bucket : layout_.buckets) {
+    if (bucket.first_tensor == entry) {
+      parts.push_back(own_part(bucket_grads(bucket)));
+    }
+  }
+  return parts;
 }
 
 int64_t ParameterStore::num_local_elements() const {

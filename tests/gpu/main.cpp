@@ -8,6 +8,7 @@
 #include <set>
 
 #include "runtime/base/error.h"
+#include "runtime/device/cuda/cuda_device.h"
 #include "tests/gpu/gpu_timer.h"
 #include "tests/gpu/steps.h"
 
@@ -20,6 +21,8 @@ const std::map<std::string, void (*)(Bench&, StepReport&)> kBenchSteps = {
     {"matmul", check_matmul}, {"attention", check_attention}, {"bandwidth", check_bandwidth}};
 const std::map<std::string, void (*)(bool, StepReport&)> kRankSteps = {
     {"train", check_train}, {"grid", check_grid}, {"nccl", check_nccl}};
+
+constexpr int kCannotRunHere = 3;  // as scripts/gpu_check.sh takes it
 
 std::set<std::string> step_names() {
   std::set<std::string> names;
@@ -38,7 +41,7 @@ int run(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);  // takes its own flags away
   std::string step, name, out, filter;
   bool tiny = !figures_are_real();
-  CLI::App app{"One step of the checks on a GPU. Exit code 1: a result is wrong."};
+  CLI::App app{"One step of the checks on a GPU. Exit code 1: a result is wrong, 3: there is no GPU."};
   app.add_option("step", step, "what to check")->required()->check(CLI::IsMember(step_names()));
   app.add_option("--name", name, "what to call it in the JSON file; the step unless given");
   app.add_option("--out", out, "a JSON file for what is found");
@@ -51,6 +54,10 @@ int run(int argc, char** argv) {
   }
   StepReport report(name.empty() ? step : name);
   try {
+    if (num_cuda_devices() == 0) {
+      fmt::print("{}: this process sees no GPU; nvidia-smi lists those of the machine\n", step);
+      return kCannotRunHere;
+    }
     if (const auto cases = kCaseSteps.find(step); cases != kCaseSteps.end()) {
       check_cases(filter.empty() ? cases->second : filter, report);
     } else if (const auto measured = kBenchSteps.find(step); measured != kBenchSteps.end()) {

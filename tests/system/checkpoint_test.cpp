@@ -166,6 +166,14 @@ TEST_F(Checkpoints, OfAnotherModel) {
   const Ended ended = pretrain(2, eight_steps().with(kGrid122).with("--load ck --lr 5e-3 --seed 7"));
   expect_success(ended);
   EXPECT_THAT(ended.err, AllOf(HasSubstr("--lr was 0.01, is 0.005 now"), HasSubstr("--seed was 1234, is 7 now")));
+  const Ended rounded = pretrain(2, eight_steps().with(kGrid122).with("--load ck --bf16"));
+  expect_success(rounded);
+  EXPECT_THAT(rounded.err, HasSubstr("--bf16 was false, is true now"));
+  // A longer run at a constant rate is no other run.
+  expect_success(pretrain(1, tiny().with("--train-iters 2 --lr-decay-style constant --save constant")));
+  const Ended longer = pretrain(1, eight_steps().with("--lr-decay-style constant --load constant"));
+  expect_success(longer);
+  EXPECT_THAT(longer.err, AllOf(HasSubstr("resumed from constant"), Not(HasSubstr("is 8 now"))));
 }
 
 TEST_F(Checkpoints, PlacesThatCannotBeWritten) {

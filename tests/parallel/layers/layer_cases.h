@@ -46,7 +46,7 @@ class LinearPair final : public Layer {
     row_.backward_input(context, dhidden, dy);
     column_.backward_input(context, dx, dhidden);
   }
-  void backward_weight(LayerContext& context, ConstTensorView dy, LayerMemory memory) override {
+  void backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView, LayerMemory memory) override {
     const TensorView hidden = middle(memory.saved, context.shape);
     const TensorView kept = column_input(memory.saved, context.shape);
     row_.backward_weight(context, dy, hidden);
@@ -91,13 +91,14 @@ inline void PrintTo(const LayerCase& c, std::ostream* out) {
 }
 
 inline std::unique_ptr<Layer> make_block(int tensor_rank, int tensor_size, DType dtype, kernels::Activation activation,
-                                         double dropout = 0) {
+                                         double dropout = 0, SelectiveRecompute recompute = {}) {
   return std::make_unique<TransformerBlock>("h.0", BlockConfig{.width = kWidth,
                                                                .num_heads = 2,
                                                                .ffn = 10,
                                                                .activation = activation,
                                                                .hidden_dropout = dropout,
                                                                .attention_dropout = dropout,
+                                                               .recompute = recompute,
                                                                .tensor_rank = tensor_rank,
                                                                .tensor_size = tensor_size,
                                                                .dtype = dtype});
@@ -121,6 +122,15 @@ inline std::vector<LayerCase> layer_cases() {
       {"block_tanh", [](int r, int t, DType d) { return make_block(r, t, d, Activation::kGeluTanh); }},
       {"block_erf", [](int r, int t, DType d) { return make_block(r, t, d, Activation::kGeluErf); }},
       {"block_dropout", [](int r, int t, DType d) { return make_block(r, t, d, Activation::kGeluTanh, 0.3); }},
+      {"block_recomputed",
+       [](int r, int t, DType d) {
+         return make_block(r, t, d, Activation::kGeluTanh, 0, {.layernorm = true, .mlp_act = true});
+       }},
+      {"block_recomputed_core",
+       [](int r, int t, DType d) {
+         return make_block(r, t, d, Activation::kGeluTanh, 0.3,
+                           {.core_attn = true, .layernorm = true, .mlp_act = true});
+       }},
       {"embedding_dropout",
        [](int r, int t, DType d) { return std::make_unique<EmbeddingLayer>(vocabulary(r, t, d, true, 0.3)); }},
       {"embedding", [](int r, int t, DType d) { return std::make_unique<EmbeddingLayer>(vocabulary(r, t, d, true)); }},

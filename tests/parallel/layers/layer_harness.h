@@ -79,7 +79,7 @@ class LayerHarness {
 
   void forward() { layer.forward(context, y, x, memory()); }
   void backward_input() { layer.backward_input(context, dx, dy, x, memory()); }
-  void backward_weight() { layer.backward_weight(context, dy, memory()); }
+  void backward_weight() { layer.backward_weight(context, dy, x, memory()); }
   LayerMemory memory() const {
     return {Arena(saved_.data(), saved_.bytes()), Arena(pending_.data(), pending_.bytes())};
   }

@@ -99,12 +99,12 @@ TEST_P(Passes, TakeExactlyTheDeclaredBytes) {
     if (bytes.saved > 0) {
       LayerMemory small = at.memory();
       small.saved = Arena(memory.data(), bytes.saved - Arena::kAlignment);
-      EXPECT_THROW(at.layer.backward_weight(at.context, at.dy, small), Error);
+      EXPECT_THROW(at.layer.backward_weight(at.context, at.dy, at.x, small), Error);
     }
     if (bytes.pending > 0) {
       LayerMemory small = at.memory();
       small.pending = Arena(memory.data(), bytes.pending - Arena::kAlignment);
-      EXPECT_THROW(at.layer.backward_weight(at.context, at.dy, small), Error);
+      EXPECT_THROW(at.layer.backward_weight(at.context, at.dy, at.x, small), Error);
     }
   });
 }
@@ -121,13 +121,14 @@ INSTANTIATE_TEST_SUITE_P(Layers, Passes, testing::ValuesIn(layer_cases()), case_
 TEST(BlockBytes, FollowTheFormula) {
   const int64_t s = 16, b = 3, h = 64, a = 4, f = 192;
   for (const int t : {1, 2, 4}) {
-    const TransformerBlock block("h.0", {.width = h, .num_heads = a, .ffn = f, .tensor_rank = 0, .tensor_size = t});
+    const TransformerBlock block(
+        "h.0", {.width = h, .num_heads = a, .ffn = f, .recompute = {}, .tensor_rank = 0, .tensor_size = t});
     const size_t output = static_cast<size_t>(4 * s * b * h);
     const int64_t formula = 4 * s * b * h * 4 + 4 * s * b * (4 * h + 2 * f) / t + 16 * s * b + 4 * a * b * s / t;
     EXPECT_EQ(block.bytes({b, s}).saved + output, static_cast<size_t>(formula)) << "t " << t;
   }
   // Odd sizes: each of the ten saved tensors may be rounded up by less than 64 bytes.
-  const TransformerBlock odd("h.0", {.width = 15, .num_heads = 3, .ffn = 21});
+  const TransformerBlock odd("h.0", {.width = 15, .num_heads = 3, .ffn = 21, .recompute = {}});
   const int64_t formula = 4 * 7 * 1 * (15 * 4 + 4 * 15 + 2 * 21) + 16 * 7 + 4 * 3 * 7 - 4 * 7 * 15;
   EXPECT_GE(odd.bytes({1, 7}).saved, static_cast<size_t>(formula));
   EXPECT_LT(odd.bytes({1, 7}).saved, static_cast<size_t>(formula) + 11 * 64);

@@ -46,6 +46,23 @@ TEST(Executor, SplitBackwardEqualsWholeBackward) {
   expect_equal(run(split, {1, 3}, 2), run(make_one_f_one_b(2, 4), {1, 3}, 2));
 }
 
+// What is made again lies with the pending gradients of its micro-batch until the weight gradients have been made.
+TEST(Executor, RecomputationChangesNoBitOfSplitBackward) {
+  const Schedule split = schedule_from(4, {0, 1}, {kSplitRank0, kSplitRank1});
+  const Outcome expected = run(make_one_f_one_b(2, 4), {2, 3}, 1, {}, {}, 0.1);
+  expect_equal(run(split, {2, 3}, 1, {}, {}, 0.1), expected);
+  for (const int64_t layers : {1, 2}) {
+    for (const RecomputeMethod method : {RecomputeMethod::kUniform, RecomputeMethod::kBlock}) {
+      expect_equal(run(split, {2, 3}, 1, {}, {.method = method, .num_layers = layers, .selective = {}}, 0.1), expected);
+    }
+  }
+  for (const SelectiveRecompute selective :
+       {SelectiveRecompute{.core_attn = true}, SelectiveRecompute{.layernorm = true},
+        SelectiveRecompute{.mlp_act = true}}) {
+    expect_equal(run(split, {2, 3}, 1, {}, {.selective = selective}, 0.1), expected);
+  }
+}
+
 // A tied table is used at both ends of one path: on one rank with split passes its gradient must not be doubled.
 TEST(Executor, SplitBackwardOnOneRankCountsATiedTableOnce) {
   const Schedule split = schedule_from(4, {0}, {"0F0 0I0 0F1 0I1 0F2 0W0 0W1 0I2 0F3 0I3 0W2 0W3"});

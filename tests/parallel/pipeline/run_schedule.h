@@ -23,7 +23,7 @@ struct Outcome {
 };
 
 inline Outcome run(const Schedule& compute, const std::vector<int64_t>& layers_per_stage, int tensor_size = 1,
-                   const ThreadRankOptions& ranks = {}) {
+                   const ThreadRankOptions& ranks = {}, const Recompute& recompute = {}, double dropout = 0) {
   Outcome outcome;
   outcome.losses.assign(kSteps, 0);
   std::mutex mutex;
@@ -34,7 +34,10 @@ inline Outcome run(const Schedule& compute, const std::vector<int64_t>& layers_p
   run_ranks(
       compute.num_ranks() * tensor_size,
       [&](RankContext& rank) {
-        PipelineRig rig(rank, test::rig_config(num_layers), layers_per_stage, compute);
+        GptConfig config = rig_config(num_layers);
+        config.recompute = recompute;
+        config.hidden_dropout = config.attention_dropout = dropout;
+        PipelineRig rig(rank, config, layers_per_stage, compute);
         for (int step = 0; step < kSteps; ++step) {
           const double loss = rig.step(step);
           const std::lock_guard lock(mutex);

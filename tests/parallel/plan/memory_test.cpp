@@ -45,6 +45,15 @@ TEST(FewPlannedMemory, IsWhatARunAllocates) {
   options.untie_embeddings_and_output_weights = true;
   options.bf16 = true;
   expect_plan_is_allocated(options, {1, 2, 2});
+  options.zero_stage = 1;
+  expect_plan_is_allocated(options, {1, 2, 2});
+  options.hidden_dropout = options.attention_dropout = 0.1;
+  options.recompute_granularity = "selective";
+  expect_plan_is_allocated(options, {1, 2, 1});
+  options.recompute_granularity = "full";
+  options.recompute_method = "uniform";
+  options.recompute_num_layers = 2;
+  expect_plan_is_allocated(options, {2, 2, 1});
 }
 
 TEST(PlannedMemory, IsWhatARunAllocates) {
@@ -58,6 +67,7 @@ TEST(PlannedMemory, IsWhatARunAllocates) {
           options.untie_embeddings_and_output_weights = untied;
           options.micro_batch_size = micro_batch;
           options.bf16 = micro_batch == 2 && untied;
+          options.zero_stage = micro_batch - 1;
           expect_plan_is_allocated(options, grid);
         }
       }
@@ -87,6 +97,41 @@ TEST(FewPlannedMemory, OfABlockIsTheFormula) {
                   e * s * b * (4 * h + (4 * h + 2 * f) / t) + 16 * s * b + 4 * a * b * s / t)
             << dtype_name(dtype) << " t " << t << " b " << b;
       }
+    }
+  }
+}
+
+// Made again: without the norms' outputs (2 e s b h) and the activation's (e s b f / t) under the default modules,
+// without the heads' output and log-sum-exp (e s b h / t + 4 a b s / t) for core_attn, and with nothing but its output
+// kept (e s b h) for a layer of full granularity; no masks.
+TEST(FewPlannedMemory, OfARecomputedBlockIsTheFormula) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int t : {1, 2}) {
+      constexpr int64_t h = 256, f = 1024, a = 8, s = 128, b = 3;
+      RunShape shape;
+      shape.config = {.width = h, .num_heads = a, .ffn = f, .max_positions = s, .vocab = 64, .padded_vocab = 64};
+      shape.config.dtype = dtype;
+      shape.config.hidden_dropout = shape.config.attention_dropout = 0.1;
+      shape.grid.tensor = t;
+      shape.batch = {b, s};
+      const auto of_a_layer = [&](const Recompute& recompute, int64_t layers) {
+        shape.config.recompute = recompute;
+        const auto activations = [&](int64_t num_layers) {
+          shape.config.num_layers = num_layers;
+          shape.layers_per_stage = {num_layers};
+          return plan_memory(shape)[0].of(MemoryItem::kActivations);
+        };
+        return (activations(3 * layers) - activations(2 * layers));
+      };
+      const auto e = static_cast<int64_t>(dtype_bytes(dtype));
+      const int64_t whole = e * s * b * (4 * h + (4 * h + 2 * f) / t) + 16 * s * b + 4 * a * b * s / t;
+      EXPECT_EQ(of_a_layer({}, 1), whole);
+      EXPECT_EQ(of_a_layer({.selective = {.layernorm = true, .mlp_act = true}}, 1),
+                whole - e * s * b * (2 * h + f / t));
+      EXPECT_EQ(of_a_layer({.selective = {.core_attn = true}}, 1), whole - e * s * b * h / t - 4 * a * b * s / t);
+      EXPECT_EQ(of_a_layer({.method = RecomputeMethod::kUniform, .num_layers = 1, .selective = {}}, 1), e * s * b * h);
+      EXPECT_EQ(of_a_layer({.method = RecomputeMethod::kUniform, .num_layers = 2, .selective = {}}, 2), e * s * b * h);
+      EXPECT_EQ(of_a_layer({.method = RecomputeMethod::kBlock, .num_layers = 2, .selective = {}}, 1), whole);
     }
   }
 }

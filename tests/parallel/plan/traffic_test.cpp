@@ -57,9 +57,18 @@ void expect_plan_is_sent(const TrainOptions& options, const GridShape& grid) {
 TEST(FewPlannedTraffic, IsWhatAStepSends) {
   TrainOptions options = model_xs();
   expect_plan_is_sent(options, {1, 1, 1});
+  options.recompute_granularity = "full";
+  options.recompute_method = "uniform";
+  options.recompute_num_layers = 2;
+  expect_plan_is_sent(options, {2, 1, 1});
+  options.recompute_method = "block";
+  expect_plan_is_sent(options, {2, 2, 1});
+  options = model_xs();
   options.micro_batch_size = 2;
   expect_plan_is_sent(options, {2, 2, 1});
   options.bf16 = true;
+  expect_plan_is_sent(options, {1, 2, 2});
+  options.zero_stage = 1;
   expect_plan_is_sent(options, {1, 2, 2});
 }
 
@@ -73,6 +82,8 @@ TEST(PlannedTraffic, IsWhatAStepSends) {
         options.untie_embeddings_and_output_weights = untied;
         options.bf16 = untied;
         options.ddp_bucket_size = 100;  // many buckets send as much as one
+        expect_plan_is_sent(options, grid);
+        options.zero_stage = 1;
         expect_plan_is_sent(options, grid);
       }
     }

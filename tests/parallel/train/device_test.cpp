@@ -102,6 +102,22 @@ TEST_P(OnDevice, EveryGradientIsTheCpus) {
   }
 }
 
+TEST_P(OnDevice, RecomputationChangesNoBit) {
+  TrainOptions options = model_xxs();
+  options.hidden_dropout = options.attention_dropout = 0.1;
+  const RunTrace kept = run_steps(options, {2, 1, 1}, source_of(options), 2, on_gpus(GetParam()));
+  EXPECT_LE(worst_difference(run_steps(options, {1, 1, 1}, source_of(options), 2).losses, kept.losses), kLoss);
+  TrainOptions again = options;
+  again.recompute_granularity = "full";
+  again.recompute_method = "uniform";
+  again.recompute_num_layers = 2;
+  EXPECT_TRUE(run_steps(again, {2, 1, 1}, source_of(options), 2, on_gpus(GetParam())).same_bits(kept));
+  again = options;
+  again.recompute_granularity = "selective";
+  again.recompute_modules = {"core_attn", "layernorm", "mlp_act"};
+  EXPECT_TRUE(run_steps(again, {2, 1, 1}, source_of(options), 2, on_gpus(GetParam())).same_bits(kept));
+}
+
 TEST_P(OnDevice, RunsRepeatToTheLastBit) {
   TrainOptions options = model_xxs();
   const GridShape grid{2, 2, 1};
@@ -109,6 +125,32 @@ TEST_P(OnDevice, RunsRepeatToTheLastBit) {
   EXPECT_TRUE(run_steps(options, grid, source_of(options), 2, on_gpus(GetParam())).same_bits(once));
   options.pipeline_schedule = "gpipe";
   EXPECT_TRUE(run_steps(options, grid, source_of(options), 2, on_gpus(GetParam())).same_bits(once));
+}
+
+// What data ranks share out changes no bit, and a checkpoint puts it together again.
+TEST_P(OnDevice, SharedOutStateGivesEqualBits) {
+  TrainOptions options = model_xxs();
+  options.bf16 = true;
+  const GridShape grid{1, 2, 2};
+  const TinySource source = source_of(options);
+  const RunTrace expected = run_steps(options, grid, source, 3, on_gpus(GetParam()));
+  const ScratchDir scratch;
+  RunHooks hooks;
+  hooks.behind_step = [&](Training& training, const StepResult& result) {
+    if (result.step == 2) {
+      save_training(training, scratch / "run", 1);
+    }
+  };
+  options.zero_stage = 1;
+  const RunTrace shared_out = run_steps(options, grid, source, 3, on_gpus(GetParam()), hooks);
+  EXPECT_EQ(shared_out.losses, expected.losses);
+  EXPECT_EQ(shared_out.grad_norms, expected.grad_norms);
+  EXPECT_EQ(shared_out.weights, expected.weights);
+  hooks = {};
+  hooks.prepare = [&](Training& training) { EXPECT_TRUE(load_training(training, scratch / "run", 1).has_value()); };
+  const RunTrace resumed = run_steps(options, grid, source, 1, on_gpus(GetParam()), hooks);
+  EXPECT_EQ(resumed.losses.back(), expected.losses.back());
+  EXPECT_EQ(resumed.weights, expected.weights);
 }
 
 // Steps that are put on the stream before the one in front of them is done.

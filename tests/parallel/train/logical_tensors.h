@@ -15,17 +15,18 @@ using LogicalTensors = std::map<std::string, std::vector<float>>;
 enum class TensorKind { kValue, kGrad, kFirstMoment, kSecondMoment };
 
 // In device memory; of a 16-bit weight its fp32 master.
-inline TensorView tensor_of(const Training& training, size_t entry, TensorKind kind) {
+inline TensorView tensor_of(const Training& training, const Optimizer::WholeState& state, size_t entry,
+                            TensorKind kind) {
   const Parameter& parameter = *training.store.entries()[entry].parameter;
   switch (kind) {
     case TensorKind::kValue:
-      return training.optimizer.masters()[entry];
+      return state.masters[entry];
     case TensorKind::kGrad:
       return parameter.grad;
     case TensorKind::kFirstMoment:
-      return training.optimizer.moments()[entry].first;
+      return state.moments[entry].first;
     case TensorKind::kSecondMoment:
-      return training.optimizer.moments()[entry].second;
+      return state.moments[entry].second;
   }
   return {};
 }
@@ -35,7 +36,7 @@ inline LogicalTensors gather_logical(Training& training, TensorKind kind) {
   LogicalTensors all;
   HostCopy copy(training.rank.device);
   std::vector<std::byte> scratch;
-  training.stream->synchronize();
+  const Optimizer::WholeState state = training.optimizer.whole_state(true);
   for (const GlobalParameter& tensor : global_parameters(training.config)) {
     std::vector<float>& values = all[tensor.name];
     values.assign(static_cast<size_t>(tensor.shape.num_elements()), 0.0f);
@@ -43,7 +44,7 @@ inline LogicalTensors gather_logical(Training& training, TensorKind kind) {
     for (size_t at = 0; at < entries.size(); ++at) {
       const Parameter& parameter = *entries[at].parameter;
       if (parameter.name == tensor.name && entries[at].counted && training.grid.coordinate().data == 0) {
-        const TensorView held = tensor_of(training, at, kind);
+        const TensorView held = tensor_of(training, state, at, kind);
         if (held.data == nullptr) {
           continue;  // SGD has no moments
         }
@@ -60,11 +61,12 @@ inline LogicalTensors gather_logical(Training& training, TensorKind kind) {
   return all;
 }
 
-// Every holder of a slice, tied copies included, takes the given values; padding becomes zero.
+// Collective over the data axis. Every holder of a slice, tied copies included, takes the given values; padding becomes
+// zero.
 inline void set_values(Training& training, const LogicalTensors& values) {
   HostCopy copy(training.rank.device);
   std::vector<float> local;
-  training.stream->synchronize();
+  const Optimizer::WholeState state = training.optimizer.whole_state(false);
   const auto& entries = training.store.entries();
   for (size_t at = 0; at < entries.size(); ++at) {
     if (entries[at].shares_value) {
@@ -75,9 +77,9 @@ inline void set_values(Training& training, const LogicalTensors& values) {
     parameter.shard.for_each_run([&](int64_t begin, int64_t global, int64_t length) {
       std::copy_n(values.at(parameter.name).data() + global, length, local.data() + begin);
     });
-    copy.to_device(training.optimizer.masters()[at].data, local.data(), local.size() * sizeof(float));
+    copy.to_device(state.masters[at].data, local.data(), local.size() * sizeof(float));
   }
-  training.optimizer.round_masters();
+  training.optimizer.take_whole_state(state);
 }
 
 inline uint64_t hash_of(const LogicalTensors& tensors) {

@@ -36,6 +36,24 @@ TEST(Check, MatrixProductsAndPrecisionMustFit) {
 
 // Case: a value equal to a layer's default is not passed on. Every done flag, both kinds of default: a value, or words
 // that stand for a derived value.
+TEST(Check, NamesOfZeroStages) {
+  EXPECT_THAT(resolve_refusal({"--zero-stage", "0", "--use-distributed-optimizer"}),
+              AllOf(HasSubstr("--zero-stage 0 and --use-distributed-optimizer contradict"), HasSubstr("give one")));
+  EXPECT_THAT(resolve_refusal({"--use-distributed-optimizer", "--data-parallel-sharding-strategy", "no_shard"}),
+              HasSubstr("--use-distributed-optimizer and --data-parallel-sharding-strategy no_shard contradict"));
+  EXPECT_THROW(legal_options({"--zero-stage", "3"}), Error);
+  EXPECT_THROW(legal_options({"--data-parallel-sharding-strategy", "optim_grads_params"}), Error);
+  for (const auto& [stage, strategy, distributed] :
+       {std::tuple{1, "optim", true}, {1, "", true}, {0, "no_shard", false}, {1, "optim", false}, {0, "", false}}) {
+    TrainOptions options;
+    options.data_parallel_sharding_strategy = strategy;
+    options.use_distributed_optimizer = distributed;
+    EXPECT_EQ(zero_stage_of(options), stage);
+    options.zero_stage = stage;
+    EXPECT_EQ(zero_stage_of(options), stage);
+  }
+}
+
 TEST(Defaults, GivenExplicitlyAreTheSameAsLeftOut) {
   const std::vector<std::string> data = {"--data-path", "corpus"};
   std::vector<std::string> plain = legal_args();

@@ -300,6 +300,29 @@ TEST(Dropout, IsAtLeast0AndBelow1) {
   }
 }
 
+TEST(Recompute, NeedsWhatBelongsTogether) {
+  const auto with = [](const std::vector<std::string>& more) { return resolve_refusal(more); };
+  EXPECT_NO_THROW(resolve_options(legal_options({"--recompute-granularity", "full", "--recompute-method", "uniform",
+                                                 "--recompute-num-layers", "8"}),
+                                  1));
+  EXPECT_NO_THROW(resolve_options(
+      legal_options({"--recompute-granularity", "selective", "--recompute-modules", "core_attn", "mlp_act"}), 1));
+  EXPECT_THAT(with({"--recompute-granularity", "full", "--recompute-method", "block", "--recompute-num-layers", "9"}),
+              AllOf(HasSubstr("--recompute-num-layers 9 is more than the 8 layers of a stage"),
+                    HasSubstr("nearest legal value: 8")));
+  EXPECT_THAT(resolve_refusal({"--recompute-granularity", "full", "--recompute-method", "uniform",
+                               "--recompute-num-layers", "5", "--pipeline-model-parallel-size", "2"},
+                              2),
+              AllOf(HasSubstr("--recompute-num-layers 5 is more than the 4 layers of a stage"),
+                    HasSubstr("--pipeline-model-parallel-size 2"), HasSubstr("nearest legal value: 4")));
+  EXPECT_THAT(with({"--recompute-granularity", "full"}), HasSubstr("needs --recompute-method uniform or block"));
+  EXPECT_THAT(with({"--recompute-method", "block"}), HasSubstr("need --recompute-granularity full"));
+  EXPECT_THAT(with({"--recompute-modules", "mlp_act"}), HasSubstr("needs --recompute-granularity selective"));
+  EXPECT_THAT(with({"--recompute-granularity", "selective", "--recompute-modules", "mlp_atc"}),
+              AllOf(HasSubstr("core_attn, layernorm, mlp_act"), HasSubstr("did you mean mlp_act?")));
+  EXPECT_THAT(parse_refusal({"--recompute-granularity", "fulll"}), HasSubstr("did you mean full?"));
+}
+
 TEST(FlagTable, NeutralNumbersAreComparedAsNumbers) {
   for (const char* one : {"1", "1.0", "1e0", "10e-1"}) {
     EXPECT_NO_THROW(legal_options({"--rotary-percent", one}));
