@@ -14,6 +14,9 @@ struct LayoutTolerance {
   double grad_norm = 1e-4;
   double weights_adam = 1e-3;
   double weights_sgd = 1e-5;
+  // Under Adam the L2 difference of a tensor is compared with what Adam moves it by at most, about rate *
+  // sqrt(elements) a step, and not with its length.
+  bool in_adam_moves = false;
 };
 
 // Pure. The default for fp32; wider for 16-bit weights and activations.

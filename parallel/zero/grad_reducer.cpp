@@ -10,7 +10,14 @@ GradReducer::GradReducer(const ProcessGrid& grid, Stream& stream, ParameterStore
       stream_(stream),
       store_(store),
       bucket_bytes_(
-          std::max<size_t>(Arena::aligned(static_cast<size_t>(bucket_elements) * sizeof(float)), Arena::kAlignment)) {}
+          std::max<size_t>(Arena::aligned(static_cast<size_t>(bucket_elements) * sizeof(float)), Arena::kAlignment)) {
+  for (size_t at = 0; at < store.entries().size(); ++at) {
+    const Parameter& parameter = *store.entries()[at].parameter;
+    if (parameter.tied_first || parameter.tied_copy) {
+      (parameter.tied_first ? tied_first_ : tied_copy_) = store.owned_grads_of_tied(at);
+    }
+  }
+}
 
 void GradReducer::reduce_grads(int stage) {
   if (store_.is_sharded()) {
@@ -38,40 +45,15 @@ void GradReducer::reduce_to_owners(int stage) {
 }
 
 void GradReducer::combine_tied() {
-  const auto& entries = store_.entries();
-  for (size_t copy = 0; copy < entries.size(); ++copy) {
-    if (!entries[copy].parameter->tied_copy) {
-      continue;
+  // Where both uses are here, the copy's gradient goes into the first's; else each meets the other's rank.
+  const bool both = !tied_first_.empty() && !tied_copy_.empty();
+  const std::vector<TensorView>& parts = tied_first_.empty() ? tied_copy_ : tied_first_;
+  for (size_t at = 0; at < parts.size(); ++at) {
+    if (both) {
+      kernels::add(parts[at], tied_copy_[at], stream_);
+    } else {
+      grid_.embedding().all_reduce(parts[at], ReduceOp::kSum, stream_).wait(stream_);
     }
-    if (!entries[copy].shares_value) {
-      sum_over_embedding_group(copy);  // this is the last stage, the first use lies on another rank
-      return;
-    }
-    for (size_t first = 0; first < entries.size(); ++first) {
-      if (entries[first].parameter->tied_first) {
-        add_copy(first, copy);
-        return;
-      }
-    }
-  }
-  for (size_t first = 0; first < entries.size(); ++first) {
-    if (entries[first].parameter->tied_first) {
-      sum_over_embedding_group(first);
-    }
-  }
-}
-
-void GradReducer::add_copy(size_t first, size_t copy) {
-  const std::vector<TensorView> to = store_.owned_grads_of_tied(first);
-  const std::vector<TensorView> from = store_.owned_grads_of_tied(copy);
-  for (size_t part = 0; part < to.size(); ++part) {
-    kernels::add(to[part], from[part], stream_);
-  }
-}
-
-void GradReducer::sum_over_embedding_group(size_t entry) {
-  for (const TensorView& part : store_.owned_grads_of_tied(entry)) {
-    grid_.embedding().all_reduce(part, ReduceOp::kSum, stream_).wait(stream_);
   }
 }
 

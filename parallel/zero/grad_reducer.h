@@ -20,13 +20,14 @@ class GradReducer final : public ParamSync {
 
  private:
   void reduce_to_owners(int stage);
-  void add_copy(size_t first, size_t copy);
-  void sum_over_embedding_group(size_t entry);
 
   const ProcessGrid& grid_;
   Stream& stream_;
   ParameterStore& store_;
   size_t bucket_bytes_;
+  // Parts [n] of the gradients of a tied table that this rank owns; empty where a use is elsewhere.
+  std::vector<TensorView> tied_first_;
+  std::vector<TensorView> tied_copy_;
 };
 
 }  // namespace ashlar

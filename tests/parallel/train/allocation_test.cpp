@@ -69,6 +69,9 @@ TEST(FewAllocations, TheCounterCounts) {
 TEST(FewAllocations, NoneBehindTheFirstSteps) {
   expect_no_allocation(model_xs(), {1, 1, 1});
   expect_no_allocation(model_xs(), {2, 2, 1});
+  TrainOptions options = model_xs();
+  options.zero_stage = 1;
+  expect_no_allocation(options, {1, 2, 2});
 }
 
 TEST(Allocations, NoneBehindTheFirstSteps) {
