@@ -73,7 +73,7 @@ TEST_F(BadStart, UnknownMisspeltAndDeadFlags) {
   expect_refused(1, tiny().with("--checkpoint-activations"), {"--checkpoint-activations no longer exists"});
   expect_refused(1, tiny().with("--num-experts 4"), {"--num-experts 4 is not supported yet"});
   expect_refused(1, tiny().with("--hidden-dropout 1"),
-                 {"--hidden-dropout expects a number at least 0 and below 1, got '1'"});
+                 {"--hidden-dropout expects a number of at least 0 and below 1, got '1'"});
   expect_refused(1, tiny().with("--world-size 4"), {"--world-size 4 is for --dry-run", "mpirun -np 4"});
 }
 
