@@ -14,7 +14,7 @@ inline constexpr std::array<int, 3> kStopSignals = {SIGTERM, SIGINT, SIGUSR1};
 // handler that only sets a flag, the one place with process-wide state. A handler must not run on a computing thread:
 // oneDNN's generated matrix products use the stack pointer for other things, so the kernel would write the signal frame
 // into the heap (seen as "corrupted size vs. prev_size" in half of all stops). So make this object before OpenMP starts
-// threads.
+// threads. Behind its end the signals are ignored.
 class StopSignals {
  public:
   StopSignals();
