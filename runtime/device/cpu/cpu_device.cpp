@@ -47,7 +47,9 @@ void CpuStream::copy(void* dst, const void* src, size_t bytes) {
 }
 
 void CpuStream::fill_zero(void* dst, size_t bytes) {
-  enqueue([=] { std::memset(dst, 0, bytes); }, "fill_zero");
+  if (bytes > 0) {
+    enqueue([=] { std::memset(dst, 0, bytes); }, "fill_zero");
+  }
 }
 
 CpuStream& cpu_stream(Stream& stream) {

@@ -64,6 +64,13 @@ TEST_P(DeviceContract, CopiesAndFillsPartsOfABuffer) {
   EXPECT_EQ(std::vector<int>(ints(host), ints(host) + 10), (std::vector<int>{0, 1, 2, 3, 0, 0, 6, 1, 2, 3}));
 }
 
+TEST_P(DeviceContract, NothingIsCopiedToAndFromNowhere) {
+  const auto stream = device_->create_stream();
+  stream->copy(nullptr, nullptr, 0);
+  stream->fill_zero(nullptr, 0);
+  stream->synchronize();
+}
+
 TEST_P(DeviceContract, TakesMoreWorkThanAnyQueueHolds) {
   const Buffer a = on_device(1), host = on_host(600);
   const std::unique_ptr<Stream> stream = device_->create_stream();
