@@ -52,8 +52,9 @@ class HungRank : public SystemTest {
 };
 
 TEST_F(HungRank, BeforeAnAllReduce) {
-  // Reported by its tensor peer or by a stage that waits for that one: the table shows the peer's wait either way.
-  expect_report("all-reduce", {"all_reduce(sum) #", "of 4096 bytes fp32 of ", "\"tensor\"",
+  // Reported by its tensor peer or by a stage that waits for that one, whichever deadline comes first: the table and
+  // the peer's flight recorder show the peer's wait either way.
+  expect_report("all-reduce", {"all_reduce(sum) #", "of 4096 bytes fp32", "\"tensor\"",
                                "action 1F0, micro-batch 0; in no operation", "group \"tensor\" (closed)"});
 }
 TEST_F(HungRank, BeforeAReceive) {
