@@ -8,17 +8,6 @@
 #include "kernels/stat_dtype.h"
 
 namespace ashlar::kernels {
-namespace {
-
-// The element of a row that a GPU's kernels take.
-Element row_element(std::string_view op, const ConstTensorView& x) {
-  REQUIRE(x.shape[-1] <= cuda::kMaxLayernormColumns, ErrorCode::kUsage,
-          "--hidden-size: {} on a GPU takes at most {} columns, got {}", op, cuda::kMaxLayernormColumns, x.shape[-1]);
-  return element_of(op, x.dtype);
-}
-
-}  // namespace
-
 void layernorm_forward(TensorView y, TensorView mean, TensorView rstd, ConstTensorView x, ConstTensorView gamma,
                        ConstTensorView beta, double epsilon, Stream& stream) {
   constexpr std::string_view kOp = "layernorm_forward";
@@ -31,8 +20,8 @@ void layernorm_forward(TensorView y, TensorView mean, TensorView rstd, ConstTens
   check_view(kOp, "gamma", gamma, x.dtype, columns);
   check_view(kOp, "beta", beta, x.dtype, columns);
   if (const GpuStream* gpu = gpu_of(stream, kOp)) {
-    return cuda::layernorm_forward(row_element(kOp, x), y.data, mean.as<float>(), rstd.as<float>(), x.data, gamma.data,
-                                   beta.data, rows, columns, epsilon, gpu->handle());
+    return cuda::layernorm_forward(element_of(kOp, x.dtype), y.data, mean.as<float>(), rstd.as<float>(), x.data,
+                                   gamma.data, beta.data, rows, columns, epsilon, gpu->handle());
   }
   with_compute_type(x.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
@@ -61,9 +50,9 @@ void residual_layernorm_forward(TensorView y, TensorView sum, TensorView mean, T
     check_view(kOp, "bias", bias.data == nullptr ? gamma : bias, a.dtype, columns);
     check_view(kOp, "mean", mean, stat_dtype(a.dtype), rows);
     check_view(kOp, "rstd", rstd, stat_dtype(a.dtype), rows);
-    return cuda::residual_layernorm_forward(row_element(kOp, a), y.data, sum.data, mean.as<float>(), rstd.as<float>(),
-                                            a.data, b.data, bias.data, gamma.data, beta.data, rows, columns, epsilon,
-                                            gpu->handle());
+    return cuda::residual_layernorm_forward(element_of(kOp, a.dtype), y.data, sum.data, mean.as<float>(),
+                                            rstd.as<float>(), a.data, b.data, bias.data, gamma.data, beta.data, rows,
+                                            columns, epsilon, gpu->handle());
   }
   add_bias_residual(sum, a, b, bias, stream);
   layernorm_forward(y, mean, rstd, sum, gamma, beta, epsilon, stream);
@@ -87,7 +76,7 @@ void layernorm_backward(TensorView dx, TensorView dgamma, TensorView dbeta, Cons
     check_view(kOp, "dresidual", dresidual, x.dtype, rows * columns);
   }
   if (const GpuStream* gpu = gpu_of(stream, kOp)) {
-    return cuda::layernorm_backward(row_element(kOp, x), dx.data, dgamma.as<float>(), dbeta.as<float>(), dy.data,
+    return cuda::layernorm_backward(element_of(kOp, x.dtype), dx.data, dgamma.as<float>(), dbeta.as<float>(), dy.data,
                                     dresidual.data, x.data, gamma.data, mean.as<float>(), rstd.as<float>(), rows,
                                     columns, gpu->scratch(kOp, cuda::layernorm_backward_scratch_bytes(rows, columns)),
                                     gpu->handle());

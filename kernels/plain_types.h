@@ -39,6 +39,10 @@ struct Dropout {
 // GELU (Hendrycks and Gimpel, arXiv:1606.08415): x * Phi(x) by erf, or the tanh form of section 2, which GPT-2 uses.
 enum class Activation { kGeluTanh, kGeluErf };
 
+// The widest row that LayerNorm takes on a GPU: 24 values for each of the 512 threads of the largest block that can
+// hold backward's sums in registers.
+inline constexpr int64_t kMaxLayernormColumns = 12288;
+
 // Elements per block of sum_of_squares.
 inline constexpr int64_t kNormBlock = 4096;
 

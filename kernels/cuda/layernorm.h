@@ -10,9 +10,6 @@
 
 namespace ashlar::kernels::cuda {
 
-// 24 values for each of the 512 threads of the largest block that can hold backward's sums in registers.
-inline constexpr int64_t kMaxLayernormColumns = 12288;
-
 void layernorm_forward(Element element, void* y, float* mean, float* rstd, const void* x, const void* gamma,
                        const void* beta, int64_t rows, int64_t columns, double epsilon, StreamHandle stream);
 

@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 
+#include "kernels/plain_types.h"
 #include "parallel/plan/memory.h"
 #include "parallel/plan/plan_text.h"
 #include "parallel/train/run_shape_of.h"
@@ -74,11 +76,43 @@ std::string reason_of(const std::string& problem) {
   return problem.substr(0, std::min(problem.find("; "), problem.find(". ")));
 }
 
-DeviceRequest use_cpu(RankContext& rank, const std::string& why) {
+DeviceRequest use_cpu(RankContext& rank, const TrainOptions& options, const std::string& why) {
   if (rank.world.rank() == 0) {
     rank.log.info("device: CPU, {}", why);
+    if (options.device != "cpu" && (options.gemm != "auto" || options.allow_tf32)) {
+      rank.log.warning("--gemm and --allow-tf32 have no use on a CPU: they are about matrix products on GPUs");
+    }
   }
   return {};
+}
+
+// What the kernels of a GPU do not take, before the first of them says so in the middle of a step.
+std::vector<std::string> check_gpu_sizes(const TrainOptions& options) {
+  std::vector<std::string> problems;
+  if (options.hidden_size > kernels::kMaxLayernormColumns) {
+    problems.push_back(fmt::format("--hidden-size {}: LayerNorm on a GPU takes at most {}", options.hidden_size,
+                                   kernels::kMaxLayernormColumns));
+  }
+  if (options.gemm == "own") {
+    const GptConfig config = gpt_config(options);
+    const int64_t t = options.tensor_model_parallel_size;
+    const std::pair<const char*, int64_t> rows[] = {
+        {"--hidden-size", config.width},
+        {"--hidden-size / --tensor-model-parallel-size", config.width / t},
+        {"--ffn-hidden-size / --tensor-model-parallel-size", config.ffn / t},
+        {"the padded vocabulary / --tensor-model-parallel-size "
+         "(--make-vocab-size-divisible-by)",
+         config.padded_vocab / t}};
+    for (const auto& [name, length] : rows) {
+      if (length % 8 != 0) {
+        problems.push_back(fmt::format(
+            "--gemm own: rows of our matrix products are multiples of 8 elements, and {} is {}; nearest multiple: {}. "
+            "Or give --gemm auto, which leaves these to cuBLASLt",
+            name, length, std::max<int64_t>(8, (length + 4) / 8 * 8)));
+      }
+    }
+  }
+  return problems;
 }
 
 // The job on its GPUs in one line; more lines where GPUs differ come from the warnings.
@@ -145,17 +179,19 @@ DeviceRequest start_device(RankContext& rank, const TrainOptions& options) {
   const std::string backend = options.distributed_backend.empty() ? "nccl" : options.distributed_backend;
   const bool is_open = options.device == "auto" && options.distributed_backend.empty();  // the CPU will do
   if (options.device == "cpu") {
-    return use_cpu(rank, "as --device cpu asks");
+    return use_cpu(rank, options, "as --device cpu asks");
   }
   if (backend == "mpi") {
-    return use_cpu(rank, "because --distributed-backend mpi carries its memory only");
+    return use_cpu(rank, options, "because --distributed-backend mpi carries its memory only");
   }
   const DeviceJob job{.nccl = backend == "nccl"};
   const std::vector<RankFacts> ranks = gather_facts(rank, options, job);
   if (const std::vector<std::string> missing = missing_gpus(ranks, job); is_open && !missing.empty()) {
-    return use_cpu(rank, fmt::format("because for --device auto {}", reason_of(missing.front())));
+    return use_cpu(rank, options, fmt::format("because for --device auto {}", reason_of(missing.front())));
   }
-  if (const std::vector<std::string> problems = check_device_facts(ranks, job); !problems.empty()) {
+  std::vector<std::string> problems = check_device_facts(ranks, job);
+  std::ranges::move(check_gpu_sizes(options), std::back_inserter(problems));
+  if (!problems.empty()) {
     refuse(options, problems);
   }
   if (rank.world.rank() == 0) {

@@ -85,6 +85,14 @@ TEST_F(GpuStart, MoreThanTheMemoryOfAGpu) {
                  {"(rank 0): 512.0 MiB are free on the GPU GPU-", "1.0 GiB a rank for CUDA"});
 }
 
+TEST_F(GpuStart, SizesThatKernelsDoNotTake) {
+  expect_refused(start(2, "--device cuda --bf16 --gemm own --hidden-size 36"),
+                 {"--gemm own: rows of our matrix products are multiples of 8 elements, and --hidden-size is 36",
+                  "nearest multiple: 40", "--gemm auto"});
+  expect_refused(start(2, "--device cuda --hidden-size 12296 --num-attention-heads 1537"),
+                 {"--hidden-size 12296: LayerNorm on a GPU takes at most 12288"});
+}
+
 TEST_F(GpuStart, ContradictionsNameBothFlags) {
   expect_refused(start(1, "--device cuda --distributed-backend mpi"),
                  {"--device cuda and --distributed-backend mpi contradict"});
@@ -98,6 +106,9 @@ TEST_F(GpuStart, AutoTakesTheCpuAndSaysWhy) {
   expect_success(ended);
   EXPECT_THAT(ended.err, AllOf(HasSubstr("device: CPU, because"), HasSubstr("no NVIDIA driver loaded")));
   EXPECT_EQ(count(ended.err, "device: CPU"), 1);
+  const Ended with_gemm = start(1, "--device auto --gemm cublaslt", {{"ASHLAR_STANDIN_DRIVER", "0"}});
+  expect_success(with_gemm);
+  EXPECT_THAT(with_gemm.err, HasSubstr("--gemm and --allow-tf32 have no use on a CPU"));
   const Ended asked = start(1, "--device cpu");
   expect_success(asked);
   EXPECT_THAT(asked.err, HasSubstr("device: CPU, as --device cpu asks"));

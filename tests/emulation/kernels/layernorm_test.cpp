@@ -82,9 +82,9 @@ TEST(CudaLayerNorm, EqualsTheCpu) {
 }
 
 TEST(CudaLayerNorm, TakesRowsUpToItsLimitAndSaysSoBeyond) {
-  compare_with_cpu({2, cuda::kMaxLayernormColumns, true});
+  compare_with_cpu({2, kMaxLayernormColumns, true});
   try {
-    cuda::layernorm_backward_scratch_bytes(1, cuda::kMaxLayernormColumns + 1);
+    cuda::layernorm_backward_scratch_bytes(1, kMaxLayernormColumns + 1);
     FAIL() << "too many columns were accepted";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("12288 (--hidden-size)"), std::string::npos) << error.what();
@@ -151,7 +151,7 @@ TEST(CudaResidualLayerNorm, EqualsASumAndANorm) {
       for_all_elements([&](auto zero) { compare_residual<decltype(zero)>(5, columns, columns % 2 == 1, shift); });
     }
   }
-  compare_residual<BFloat16>(1, cuda::kMaxLayernormColumns, true, 0);
+  compare_residual<BFloat16>(1, kMaxLayernormColumns, true, 0);
 }
 
 }  // namespace
