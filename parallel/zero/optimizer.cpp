@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "kernels/cast.h"
 #include "kernels/optimizer.h"
@@ -177,18 +176,6 @@ void Optimizer::sum_squares() {
   }
   // One contributor per cell, so this sum moves numbers and rounds nothing.
   grid_.model().all_reduce(tensor_sums_, ReduceOp::kSum, stream_).wait(stream_);
-}
-
-double Optimizer::grad_norm(double grad_scale) {
-  sum_squares();
-  stream_.synchronize();
-  std::vector<double> sums(static_cast<size_t>(tensor_sums_.view().num_elements()));
-  HostCopy(stream_.device()).to_host(sums.data(), tensor_sums_.view().data, tensor_sums_.view().bytes());
-  double total = 0;
-  for (const double sum : sums) {
-    total += sum;
-  }
-  return grad_scale * std::sqrt(total);
 }
 
 void Optimizer::update(TensorView results, ConstTensorView totals, const UpdateRequest& request) {

@@ -45,10 +45,6 @@ class Optimizer {
   // set_num_updates().
   void update(TensorView results, ConstTensorView totals, const UpdateRequest& request);
 
-  // Collective as sum_squares(); blocks the host. L2 norm of grad_scale * gradients, the same number as in results.
-  // For whoever looks from outside.
-  double grad_norm(double grad_scale);
-
   // Pure. Blocks of the norm of a tensor of this many elements, and of all distinct tensors.
   static int64_t num_norm_blocks(int64_t num_elements);
   static int64_t num_norm_blocks(const std::vector<Parameter*>& parameters);
