@@ -78,7 +78,7 @@ std::vector<Parameter*> StageChunk::parameters() const {
 }
 
 TensorView StageChunk::boundary_layout(Arena& arena, const BatchShape& shape) const {
-  return take_tensor(arena, dtype_, {shape.batch, shape.seq, width_});
+  return take_tensor(arena, dtype_, shape.residual(width_));
 }
 
 StageChunk::ActivationSlot StageChunk::activation_layout(Arena& arena, const BatchShape& shape) const {
