@@ -32,8 +32,8 @@ void make_factors(S (&factors)[kPiece], const Dropout& dropout, uint32_t thresho
 }
 
 template <typename T, bool kBias, bool kResidual>
-void run_rows(T* out, const T* x, const T* bias, const T* residual, int64_t rows, int64_t columns, int64_t length,
-              const Dropout& dropout, int64_t first_position) {
+void run_rows(T* out, const T* x, const T* bias, const T* residual, int64_t rows, int64_t columns,
+              const Dropout& dropout, const SampleRows& place) {
   using S = Compute<T>;
   const uint32_t threshold = dropout.threshold();
   const S keep_scale = static_cast<S>(dropout.keep_scale());

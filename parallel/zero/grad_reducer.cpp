@@ -5,12 +5,30 @@
 #include "kernels/activation.h"
 
 namespace ashlar {
+namespace {
+
+std::vector<std::vector<Parameter*>> by_stage(const ParameterStore& store) {
+  std::vector<std::vector<Parameter*>> stages;
+  for (const ParameterStore::StageRange& range : store.stage_ranges()) {
+    auto& parameters = stages.emplace_back();
+    for (const ParameterStore::Entry& entry : store.entries()) {
+      if (entry.stage == range.stage) {
+        parameters.push_back(entry.parameter);
+      }
+    }
+  }
+  return stages;
+}
+
+}  // namespace
+
 GradReducer::GradReducer(const ProcessGrid& grid, Stream& stream, ParameterStore& store, int64_t bucket_elements)
     : grid_(grid),
       stream_(stream),
       store_(store),
       bucket_bytes_(
-          std::max<size_t>(Arena::aligned(static_cast<size_t>(bucket_elements) * sizeof(float)), Arena::kAlignment)) {
+          std::max<size_t>(Arena::aligned(static_cast<size_t>(bucket_elements) * sizeof(float)), Arena::kAlignment)),
+      tensor_sum_(store.device(), grid.tensor(), by_stage(store)) {
   for (size_t at = 0; at < store.entries().size(); ++at) {
     const Parameter& parameter = *store.entries()[at].parameter;
     if (parameter.tied_first || parameter.tied_copy) {
@@ -21,6 +39,11 @@ GradReducer::GradReducer(const ProcessGrid& grid, Stream& stream, ParameterStore
 
 void GradReducer::reduce_grads(int stage, int microbatch) {
   DCHECK(microbatch < 0, "stage {}: gradients of micro-batch {} alone are not reduced", stage, microbatch);
+  for (size_t at = 0; at < store_.stage_ranges().size(); ++at) {
+    if (store_.stage_ranges()[at].stage == stage) {
+      tensor_sum_.sum(at, stream_);
+    }
+  }
   if (store_.is_sharded()) {
     reduce_to_owners(stage);
     return;

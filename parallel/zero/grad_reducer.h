@@ -3,6 +3,7 @@
 
 #include "parallel/pipeline/param_sync.h"
 #include "parallel/zero/parameter_store.h"
+#include "parallel/zero/tensor_sum.h"
 
 namespace ashlar {
 
@@ -11,7 +12,8 @@ class GradReducer final : public ParamsInPlace {
   // `bucket_elements` (--ddp-bucket-size) is the largest piece of one all-reduce.
   GradReducer(const ProcessGrid& grid, Stream& stream, ParameterStore& store, int64_t bucket_elements);
 
-  // Collective over the data axis: sums a stage's gradients of a whole step over the data ranks, bucket by bucket.
+  // Collective over tensor and data axis: sums a stage's gradients of a whole step over the tensor ranks where each has
+  // a part (TensorSum), and over the data ranks, bucket by bucket.
   // Where they share out the state, the sums reach their owners only; what a rank does not own is of no more use.
   void reduce_grads(int stage, int microbatch) override;
 
@@ -25,6 +27,7 @@ class GradReducer final : public ParamsInPlace {
   Stream& stream_;
   ParameterStore& store_;
   size_t bucket_bytes_;
+  TensorSum tensor_sum_;  // sets are the stages of the store
   // Parts [n] of the gradients of a tied table that this rank owns; empty where a use is elsewhere.
   std::vector<TensorView> tied_first_;
   std::vector<TensorView> tied_copy_;

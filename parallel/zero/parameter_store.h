@@ -45,6 +45,7 @@ class ParameterStore {
   using TakeUnrounded = std::function<void(size_t entry, const std::vector<float>& values)>;
   void initialize(uint64_t seed, const TakeUnrounded& take_unrounded = {});
 
+  Device& device() const { return device_; }
   const std::vector<Entry>& entries() const { return entries_; }
   const std::vector<StageRange>& stage_ranges() const { return stage_ranges_; }
   TensorView grads(size_t begin_byte, size_t end_byte) const;  // [n] of the gradient arena

@@ -40,6 +40,9 @@ TEST_F(Equality, VerifyLayout) {
       {4, "--tensor-model-parallel-size 4 --pipeline-schedule gpipe --untie-embeddings-and-output-weights"},
       {4, "--pipeline-model-parallel-size 4 --pipeline-schedule gpipe --num-layers 6"},
       {4, "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1 --use-tp-pp-dp-mapping"},
+      {2, "--tensor-model-parallel-size 2 --sequence-parallel --optimizer sgd --clip-grad 0 --lr 0.1"},
+      {4, "--tensor-model-parallel-size 4 --sequence-parallel --hidden-dropout 0.1"},
+      {8, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel"},
       {8, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --pipeline-schedule 1f1b"},
       {8, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --pipeline-schedule gpipe"}};
   for (const GridCase& grid : cases) {
