@@ -144,7 +144,7 @@ class OneSample final : public SampleSource {
 };
 
 TEST(FewSequenceParallel, MasksAreSharedWithinATensorGroupOnly) {
-  TrainOptions options = with_sgd(with_dropout(model_s(), 0.1), 0, 0);
+  TrainOptions options = with_sgd(with_dropout(model_s(), 0.1), 0.1, 0);
   options.global_batch_size = 2;
   const TinySource inner = source_of(options);
   const OneSample source(inner);
