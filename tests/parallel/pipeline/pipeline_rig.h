@@ -8,7 +8,7 @@
 #include "kernels/prepare.h"
 #include "parallel/model/gpt.h"
 #include "parallel/pipeline/executor.h"
-#include "parallel/zero/grad_reducer.h"
+#include "parallel/zero/data_sync.h"
 #include "parallel/zero/optimizer.h"
 #include "tests/parallel/zero/direct_update.h"
 
@@ -73,9 +73,9 @@ class PipelineRig {
         grid(rank, {rank.world.size() / compute.num_ranks(), compute.num_ranks(), 1}),
         chunks(make_chunks(config, layers_per_stage, compute)),
         store(make_store(rank, config.dtype)),
-        reducer(grid, *stream, store, 1000),
+        sync(grid, *stream, store),
         executor(rank, grid, *stream, lower(compute), lower(forward_part(compute), {.reduce_grads = false}), borrow(),
-                 kShape, reducer),
+                 kShape, sync),
         optimizer(rank, grid, *stream, store, {.kind = OptimizerKind::kSgd, .weight_decay = 0, .clip_grad = 0}),
         update(rank, *stream, optimizer) {
     store.initialize(5);
@@ -86,7 +86,7 @@ class PipelineRig {
     executor.train([number](int microbatch, MicroBatch& batch) { read_rig_batch(number, microbatch, batch); }, 0.01,
                    number);
     const LossSum sum = executor.read_totals();
-    reducer.combine_tied();
+    sync.grads().combine_tied();
     update(0.5, 1.0);
     return sum.loss;
   }
@@ -100,7 +100,7 @@ class PipelineRig {
   ProcessGrid grid;
   std::vector<std::unique_ptr<StageChunk>> chunks;
   ParameterStore store;
-  GradReducer reducer;
+  DataSync sync;
   Executor executor;
   Optimizer optimizer;
   DirectUpdate update;
@@ -123,13 +123,11 @@ class PipelineRig {
     return made;
   }
   ParameterStore make_store(RankContext& rank, DType dtype) const {
-    std::vector<int> stages;
-    std::vector<std::vector<Parameter*>> parameters;
+    std::vector<StageParameters> stages;
     for (const auto& chunk : chunks) {
-      stages.push_back(chunk->stage());
-      parameters.push_back(chunk->parameters());
+      stages.push_back(stage_parameters(*chunk));
     }
-    return ParameterStore(rank.device, grid, stages, parameters, dtype);
+    return ParameterStore(rank.device, grid, stages, dtype);
   }
   std::vector<StageChunk*> borrow() const {
     std::vector<StageChunk*> all;

@@ -353,7 +353,7 @@ TEST(FewCases, NonFiniteValueOnOneRankStopsAll) {
     run_ranks(grid.num_ranks(), [&](RankContext& rank) {
       Training training(rank, options);
       EXPECT_TRUE(train_step(training, source).finite);
-      const uint64_t before = training.store.hash_values();
+      const uint64_t before = training.sync.values().hash_values();
       ExecutorHooks hooks;
       hooks.on_activation = [&](int, int microbatch, int layer, bool is_output, TensorView activation) {
         if (rank.world.rank() == bad_rank && microbatch == 1 && layer == 1 && !is_output) {
@@ -363,7 +363,7 @@ TEST(FewCases, NonFiniteValueOnOneRankStopsAll) {
       training.executor.set_hooks(hooks);
       const StepResult step = train_step(training, source);
       EXPECT_FALSE(step.finite) << "rank " << rank.world.rank();
-      EXPECT_EQ(training.store.hash_values(), before);
+      EXPECT_EQ(training.sync.values().hash_values(), before);
       EXPECT_EQ(training.state.iteration, 1);
       EXPECT_EQ(training.optimizer.num_updates(), 1);
       training.executor.set_hooks({});

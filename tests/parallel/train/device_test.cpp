@@ -173,7 +173,7 @@ TEST_P(OnDevice, ResultsReadOneStepLateAreTheSame) {
           }
         }
         EXPECT_EQ(losses, expected.losses);
-        EXPECT_EQ(training.store.hash_values(), expected.weight_hashes[static_cast<size_t>(rank.world.rank())].back());
+        EXPECT_EQ(training.sync.values().hash_values(), expected.weight_hashes[static_cast<size_t>(rank.world.rank())].back());
       },
       on_gpus(GetParam()));
 }
@@ -188,7 +188,7 @@ TEST_P(OnDevice, NonFiniteStepAndTheOneBehindItChangeNothing) {
       [&](RankContext& rank) {
         Training training(rank, options);
         EXPECT_TRUE(train_step(training, source).finite);
-        const uint64_t before = training.store.hash_values();
+        const uint64_t before = training.sync.values().hash_values();
         Buffer not_a_number = rank.device.allocate_host(sizeof(float), "test");
         *reinterpret_cast<float*>(not_a_number.data()) = std::nanf("");
         ExecutorHooks hooks;
@@ -206,12 +206,12 @@ TEST_P(OnDevice, NonFiniteStepAndTheOneBehindItChangeNothing) {
         EXPECT_EQ(training.results.num_pending(), 0u);
         EXPECT_EQ(training.state.iteration, 1);
         EXPECT_EQ(training.optimizer.num_updates(), 1);
-        EXPECT_EQ(training.store.hash_values(), before);
+        EXPECT_EQ(training.sync.values().hash_values(), before);
         const std::string where = find_non_finite(training, source);
         EXPECT_NE(where.find("stage 1, in the input of h.1, micro-batch 1"), std::string::npos) << where;
         training.executor.set_hooks({});
         EXPECT_TRUE(train_step(training, source).finite);
-        EXPECT_NE(training.store.hash_values(), before);
+        EXPECT_NE(training.sync.values().hash_values(), before);
       },
       on_gpus(GetParam()));
 }
