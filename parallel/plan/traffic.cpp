@@ -55,6 +55,19 @@ void add_reduce_scatter(GroupTraffic& to, int64_t bytes, int64_t times) {
   to.wire_bytes += (to.num_ranks - 1) * bytes / to.num_ranks * times;
 }
 
+// How often a micro-batch gathers a layer whose values are shared out: in front of its forward pass, and of its backward
+// passes where they read values. In a group that is run again that is so for each layer but the last, whose backward
+// passes follow its second forward pass at once.
+int64_t num_gathers(const StageChunk& chunk, size_t layer) {
+  for (const RecomputeGroup& group : chunk.groups()) {
+    if (layer >= group.begin && layer < group.end) {
+      return layer + 1 < group.end ? 3 : 2;
+    }
+  }
+  const Layer& of = *chunk.layers()[layer];
+  return of.input_pass_reads_values() || of.weight_pass_reads_values() ? 2 : 1;
+}
+
 // Sums of gradients, to their owners where the state is shared out; then the sums of their blocks to all, and values
 // from their owners. Buckets are ranges of the arena, so the gaps between its tensors travel too.
 void add_gradients(const RunShape& shape, const StageChunk& chunk, RankTraffic& traffic) {
@@ -62,18 +75,34 @@ void add_gradients(const RunShape& shape, const StageChunk& chunk, RankTraffic& 
   const auto element = static_cast<int64_t>(dtype_bytes(shape.config.dtype));
   const std::vector<FlatTensor> tensors = flat_tensors({stage_parameters(chunk)});
   const FlatLayout layout = lay_out_flat(tensors, shape.sharding);
-  const int64_t times = shape.sharding.each_microbatch ? shape.num_microbatches : 1;
+  const Sharding& sharding = layout.sharding;
+  const int64_t times = sharding.each_microbatch ? shape.num_microbatches : 1;
   GroupTraffic& data = of(traffic, TrafficGroup::kData);
-  if (shape.sharding.cuts_state()) {
-    add_reduce_scatter(data, layout.num_elements * stat, times);
-    add_all_reduce(data, Optimizer::num_norm_blocks(chunk.parameters()) * static_cast<int64_t>(sizeof(double)));
-    add_all_gather(data, layout.num_owned() * element, 1);
+  GroupTraffic shard{.num_ranks = sharding.cuts_state() ? sharding.num_shards : shape.grid.data};
+  GroupTraffic replicas{.num_ranks = shape.num_instances};
+  if (!sharding.cuts_state()) {
+    add_all_reduce(shard, layout.num_elements * stat, times);
   } else {
-    add_all_reduce(data, layout.num_elements * stat, times);
+    add_reduce_scatter(shard, layout.num_elements * stat, times);
+    add_all_reduce(shard, Optimizer::num_norm_blocks(chunk.parameters()) * static_cast<int64_t>(sizeof(double)));
+    if (!sharding.cuts_values()) {
+      add_all_gather(shard, layout.num_owned() * element, 1);
+    }
+    for (const FlatLayer& layer : layout.layers) {
+      if (sharding.cuts_values()) {
+        add_all_gather(shard, layer.num_elements() / sharding.num_shards * element,
+                       num_gathers(chunk, layer.layer) * shape.num_microbatches);
+      }
+    }
+    if (shape.num_instances > 1) {
+      add_all_reduce(replicas, layout.num_elements / sharding.num_shards * stat, times);
+    }
   }
+  data.payload_bytes += shard.payload_bytes + replicas.payload_bytes;
+  data.wire_bytes += shard.wire_bytes + replicas.wire_bytes;
   for (const FlatBucket& bucket : layout.buckets) {
     if (shape.grid.pipeline > 1 && tensors[bucket.first_tensor].is_tied) {
-      add_all_reduce(of(traffic, TrafficGroup::kEmbedding), bucket.num_elements() / shape.sharding.num_shards * stat);
+      add_all_reduce(of(traffic, TrafficGroup::kEmbedding), bucket.num_elements() / sharding.num_shards * stat);
     }
   }
 }

@@ -69,11 +69,7 @@ TensorView slice_of(const Buffer& arena, DType dtype, int64_t begin, int64_t cou
 }  // namespace
 
 StageParameters stage_parameters(const StageChunk& chunk) {
-  StageParameters parameters{.stage = chunk.stage(), .layers = {}};
-  for (const auto& layer : chunk.layers()) {
-    parameters.layers.push_back(layer->parameters());
-  }
-  return parameters;
+  return {.stage = chunk.stage(), .layers = chunk.parameters_by_layer()};
 }
 
 std::vector<FlatTensor> flat_tensors(const std::vector<StageParameters>& stages) {
