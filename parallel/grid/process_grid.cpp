@@ -29,8 +29,8 @@ ProcessGrid::ProcessGrid(RankContext& rank, const GridShape& shape, RankOrder or
   embedding_ = world_.split(is_first_stage() || is_last_stage() ? t * shape.data + d : -1, p, "embedding");
 
   // In the same order on all ranks, so that no two wait for each other in different groups.
-  for (Communicator* group : {&world_, tensor_.get(), pipeline_.get(), data_.get(), shard_.get(), replicate_.get(), model_.get(),
-                              embedding_.get()}) {
+  for (Communicator* group : {&world_, tensor_.get(), pipeline_.get(), data_.get(), shard_.get(), replicate_.get(),
+                              model_.get(), embedding_.get()}) {
     if (group != nullptr) {
       group->prepare_collectives();
     }

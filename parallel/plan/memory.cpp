@@ -52,8 +52,8 @@ void count_activations(const RunShape& shape, const StageChunk& chunk, const Sta
 // Numbers in fp64 that stand in tensors of their own: the norm by blocks and by tensors, the scalars of an update, what
 // a step leaves behind.
 int64_t count_numbers(const RunShape& shape, const std::vector<Parameter*>& parameters, int64_t num_tensors) {
-  const int64_t numbers = Optimizer::num_norm_blocks(parameters) + num_tensors * shape.grid.tensor + kernels::kNumUpdateScalars + kNumStepCells +
-                          kernels::kNumStepResults;
+  const int64_t numbers = Optimizer::num_norm_blocks(parameters) + num_tensors * shape.grid.tensor +
+                          kernels::kNumUpdateScalars + kNumStepCells + kernels::kNumStepResults;
   return numbers * static_cast<int64_t>(sizeof(double));
 }
 

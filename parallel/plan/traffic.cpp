@@ -55,9 +55,9 @@ void add_reduce_scatter(GroupTraffic& to, int64_t bytes, int64_t times) {
   to.wire_bytes += (to.num_ranks - 1) * bytes / to.num_ranks * times;
 }
 
-// How often a micro-batch gathers a layer whose values are shared out: in front of its forward pass, and of its backward
-// passes where they read values. In a group that is run again that is so for each layer but the last, whose backward
-// passes follow its second forward pass at once.
+// How often a micro-batch gathers a layer whose values are shared out: in front of its forward pass, and of its
+// backward passes where they read values. In a group that is run again that is so for each layer but the last, whose
+// backward passes follow its second forward pass at once.
 int64_t num_gathers(const StageChunk& chunk, size_t layer) {
   for (const RecomputeGroup& group : chunk.groups()) {
     if (layer >= group.begin && layer < group.end) {

@@ -159,8 +159,7 @@ void model_and_grid(Rows& t) {
         "no_shard, optim, optim_grads and optim_grads_params: as --zero-stage 0, 1, 2 and 3")
       .one_of({"no_shard", "optim", "optim_grads", "optim_grads_params"})
       .by_default("as --zero-stage says");
-  t.row("use-megatron-fsdp", &O::use_megatron_fsdp, "",
-        "as --zero-stage 3, where no other flag names a stage");
+  t.row("use-megatron-fsdp", &O::use_megatron_fsdp, "", "as --zero-stage 3, where no other flag names a stage");
   t.row("grad-reduce", &O::grad_reduce, "WHEN",
         "when gradients meet over the data axis: once a step, or behind every micro-batch, which lets --zero-stage 2 "
         "and 3 hold their part of the gradients only. The two differ by rounding")

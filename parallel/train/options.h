@@ -42,7 +42,7 @@ struct TrainOptions {
   std::optional<int64_t> decoder_last_pipeline_num_layers;
   std::string pipeline_schedule = "1f1b";
   int64_t ddp_bucket_size = 40000000;  // elements
-  std::string grad_reduce;  // step, micro-batch; empty: as the ZeRO stage says
+  std::string grad_reduce;             // step, micro-batch; empty: as the ZeRO stage says
   bool overlap_grad_reduce = false;
   bool overlap_param_gather = false;
   int64_t num_distributed_optimizer_instances = 1;

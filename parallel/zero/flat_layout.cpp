@@ -59,9 +59,8 @@ void add_layer(FlatLayout& layout, std::span<const FlatTensor> tensors, size_t f
   }
   layer.end_bucket = layout.buckets.size();
   const bool follows = !layout.layers.empty() && layout.layers.back().stage == layer.stage;
-  layout.num_pair_elements =
-      std::max(layout.num_pair_elements,
-               layer.num_elements() + (follows ? layout.layers.back().num_elements() : int64_t{0}));
+  layout.num_pair_elements = std::max(
+      layout.num_pair_elements, layer.num_elements() + (follows ? layout.layers.back().num_elements() : int64_t{0}));
   layout.num_elements = layer.end;
   layout.layers.push_back(layer);
 }

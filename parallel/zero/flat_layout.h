@@ -13,9 +13,9 @@ namespace ashlar {
 
 // What the data ranks share out, and when gradients meet.
 struct Sharding {
-  int zero_stage = 0;           // --zero-stage
-  int num_shards = 1;           // ranks that share; 1: nothing is cut
-  int64_t bucket_elements = 0;  // of one collective, rounded up to what divides evenly (--ddp-bucket-size)
+  int zero_stage = 0;            // --zero-stage
+  int num_shards = 1;            // ranks that share; 1: nothing is cut
+  int64_t bucket_elements = 0;   // of one collective, rounded up to what divides evenly (--ddp-bucket-size)
   bool each_microbatch = false;  // gradients meet behind every micro-batch (--grad-reduce)
 
   bool cuts_state() const { return num_shards > 1 && zero_stage >= 1; }

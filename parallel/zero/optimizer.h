@@ -39,9 +39,9 @@ class Optimizer {
   void sum_squares();
   ConstTensorView squares() const { return tensor_sums_; }  // [tensors of all stages, t] fp64
 
-  // Stream-ordered, behind sum_squares(). Updates what this rank owns. `totals` [2] fp64 and `results` [kernels::kNumStepResults] fp64 are those of kernels::finish_step, in device memory. Counts as an
-  // update, though the device skips it when loss or norm is not finite; whoever learns that takes it back with
-  // set_num_updates().
+  // Stream-ordered, behind sum_squares(). Updates what this rank owns. `totals` [2] fp64 and `results`
+  // [kernels::kNumStepResults] fp64 are those of kernels::finish_step, in device memory. Counts as an update, though
+  // the device skips it when loss or norm is not finite; whoever learns that takes it back with set_num_updates().
   void update(TensorView results, ConstTensorView totals, const UpdateRequest& request);
 
   // Pure. Blocks of the norm of a tensor of this many elements, and of all distinct tensors.

@@ -145,8 +145,8 @@ void ParameterStore::bind() {
       if (sharding().cuts_values()) {
         parameter.value = place(gathered_, dtype_, in_pair + offset, shape);
       } else {
-        parameter.value = entries_[at].shares_value ? first_use(entries_, parameter)->value
-                                                    : place(values_, dtype_, offset, shape);
+        parameter.value =
+            entries_[at].shares_value ? first_use(entries_, parameter)->value : place(values_, dtype_, offset, shape);
       }
     }
   }

@@ -22,11 +22,13 @@ int64_t bytes_sent(const Communicator& comm) {
 std::array<int64_t, kNumTrafficGroups> bytes_sent(const Training& training) {
   const ProcessGrid& grid = training.grid;
   const bool has_embedding = grid.is_first_stage() || grid.is_last_stage();
-  const int64_t within_data =
-      grid.num_instances() > 1 ? bytes_sent(grid.shard()) + bytes_sent(grid.replicate()) : 0;
-  return {bytes_sent(grid.tensor()), bytes_sent(grid.pipeline()),
-          bytes_sent(grid.data()) + within_data,   has_embedding ? bytes_sent(grid.embedding()) : 0,
-          bytes_sent(grid.model()),  bytes_sent(grid.world())};
+  const int64_t within_data = grid.num_instances() > 1 ? bytes_sent(grid.shard()) + bytes_sent(grid.replicate()) : 0;
+  return {bytes_sent(grid.tensor()),
+          bytes_sent(grid.pipeline()),
+          bytes_sent(grid.data()) + within_data,
+          has_embedding ? bytes_sent(grid.embedding()) : 0,
+          bytes_sent(grid.model()),
+          bytes_sent(grid.world())};
 }
 
 void expect_plan_is_sent(const TrainOptions& options, const GridShape& grid) {

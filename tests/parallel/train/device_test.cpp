@@ -127,6 +127,25 @@ TEST_P(OnDevice, RunsRepeatToTheLastBit) {
   EXPECT_TRUE(run_steps(options, grid, source_of(options), 2, on_gpus(GetParam())).same_bits(once));
 }
 
+// Gathered and reduced at once, or beside the computation: the same bits at every stage.
+TEST_P(OnDevice, OverlapGivesEqualBits) {
+  TrainOptions options = model_xxs();
+  options.grad_reduce = "micro-batch";
+  options.ddp_bucket_size = 1;
+  const GridShape grid{1, 2, 2};
+  const TinySource source = source_of(options);
+  const RunTrace expected = run_steps(options, grid, source, 2, on_gpus(GetParam()));
+  for (const int stage : {1, 2, 3}) {
+    options.zero_stage = stage;
+    for (const bool overlap : {false, true}) {
+      options.overlap_grad_reduce = options.overlap_param_gather = overlap;
+      const RunTrace trace = run_steps(options, grid, source, 2, on_gpus(GetParam()));
+      EXPECT_TRUE(trace.same_bits(expected)) << "stage " << stage << (overlap ? " overlapped" : "");
+      EXPECT_EQ(trace.weights, expected.weights) << "stage " << stage << (overlap ? " overlapped" : "");
+    }
+  }
+}
+
 // What data ranks share out changes no bit, and a checkpoint puts it together again.
 TEST_P(OnDevice, SharedOutStateGivesEqualBits) {
   TrainOptions options = model_xxs();
@@ -173,7 +192,8 @@ TEST_P(OnDevice, ResultsReadOneStepLateAreTheSame) {
           }
         }
         EXPECT_EQ(losses, expected.losses);
-        EXPECT_EQ(training.sync.values().hash_values(), expected.weight_hashes[static_cast<size_t>(rank.world.rank())].back());
+        EXPECT_EQ(training.sync.values().hash_values(),
+                  expected.weight_hashes[static_cast<size_t>(rank.world.rank())].back());
       },
       on_gpus(GetParam()));
 }

@@ -101,7 +101,8 @@ inline RunTrace run_steps(const TrainOptions& options, const GridShape& grid, co
         for (int64_t step = 0; step < steps; ++step) {
           const StepResult result = train_step(training, source);
           REQUIRE(result.finite, ErrorCode::kNumerics, "step {} is not finite", step);
-          trace.weight_hashes[world_rank].push_back(training.sync.values().hash_values());  // a place of this rank's own
+          trace.weight_hashes[world_rank].push_back(
+              training.sync.values().hash_values());  // a place of this rank's own
           if (world_rank == 0) {
             trace.losses.push_back(result.loss);
             trace.grad_norms.push_back(result.grad_norm);

@@ -27,16 +27,16 @@ TrainOptions wide_options() {
   return options;
 }
 
-struct Run {
+struct ZeroRun {
   RunTrace trace;
   LogicalTensors first, second;
   double validation = 0;  // loss behind the last step
 };
 
-Run run(TrainOptions options, const GridShape& grid, int zero_stage, int64_t steps) {
+ZeroRun run(TrainOptions options, const GridShape& grid, int zero_stage, int64_t steps) {
   options.zero_stage = zero_stage;
   const TinySource source(options.seq_length, options.vocab_size);
-  Run result;
+  ZeroRun result;
   std::mutex mutex;
   RunHooks hooks;
   hooks.behind_step = [&](Training& training, const StepResult& step) {
@@ -56,25 +56,24 @@ Run run(TrainOptions options, const GridShape& grid, int zero_stage, int64_t ste
   return result;
 }
 
-void expect_equal_bits(const Run& run, const Run& expected, const std::string& where) {
-  EXPECT_EQ(run.trace.losses, expected.trace.losses) << where;
-  EXPECT_EQ(run.trace.grad_norms, expected.trace.grad_norms) << where;
-  EXPECT_EQ(run.trace.weights, expected.trace.weights) << where;
-  EXPECT_EQ(run.trace.weight_hashes, expected.trace.weight_hashes) << where;
-  EXPECT_EQ(run.first, expected.first) << where;
-  EXPECT_EQ(run.second, expected.second) << where;
-  EXPECT_EQ(run.validation, expected.validation) << where;
+void expect_equal_bits(const ZeroRun& found, const ZeroRun& expected, const std::string& where) {
+  EXPECT_EQ(found.trace.losses, expected.trace.losses) << where;
+  EXPECT_EQ(found.trace.grad_norms, expected.trace.grad_norms) << where;
+  EXPECT_EQ(found.trace.weights, expected.trace.weights) << where;
+  EXPECT_EQ(found.trace.weight_hashes, expected.trace.weight_hashes) << where;
+  EXPECT_EQ(found.first, expected.first) << where;
+  EXPECT_EQ(found.second, expected.second) << where;
+  EXPECT_EQ(found.validation, expected.validation) << where;
 }
 
 // The run of stage 0 with --grad-reduce as the options have it, for comparison with others.
-Run expect_equal_bits(const TrainOptions& options, const GridShape& grid, int64_t steps) {
-  Run expected = run(options, grid, 0, steps);
+ZeroRun expect_equal_bits(const TrainOptions& options, const GridShape& grid, int64_t steps) {
+  ZeroRun expected = run(options, grid, 0, steps);
   for (const int stage : kStages) {
-    const std::string where = fmt::format("{} {} {} {} bucket {} reduce {} recompute {} stage {}", grid.text(),
-                                          options.pipeline_schedule,
-                                          options.untie_embeddings_and_output_weights ? "untied" : "tied",
-                                          options.bf16 ? "bf16" : "fp32", options.ddp_bucket_size, options.grad_reduce,
-                                          options.recompute_granularity, stage);
+    const std::string where =
+        fmt::format("{} {} {} {} bucket {} reduce {} recompute {} stage {}", grid.text(), options.pipeline_schedule,
+                    options.untie_embeddings_and_output_weights ? "untied" : "tied", options.bf16 ? "bf16" : "fp32",
+                    options.ddp_bucket_size, options.grad_reduce, options.recompute_granularity, stage);
     expect_equal_bits(run(options, grid, stage, steps), expected, where);
   }
   return expected;
@@ -97,10 +96,10 @@ TEST(Zero, EqualBitsOverTwentySteps) {
       options.untie_embeddings_and_output_weights = untied;
       options.ddp_bucket_size = untied ? 5000 : 40000000;
       options.grad_reduce = "step";
-      const Run once = expect_equal_bits(options, grid, 20);
+      const ZeroRun once = expect_equal_bits(options, grid, 20);
       options.grad_reduce = "micro-batch";
       options.pipeline_schedule = untied ? "gpipe" : "1f1b";
-      const Run each = expect_equal_bits(options, grid, 20);
+      const ZeroRun each = expect_equal_bits(options, grid, 20);
       EXPECT_LE(worst_difference(once.trace.losses, each.trace.losses), 1e-6) << grid.text();
       EXPECT_NE(once.trace.weights, each.trace.weights) << grid.text();  // they round differently
     }
@@ -128,11 +127,12 @@ TEST(Zero, EqualBitsOfUnevenStagesOtherPrecisionAndPlainSgd) {
 void check_recompute(const char* granularity, const char* method, int64_t layers, const GridShape& grid) {
   TrainOptions options = wide_options();
   options.grad_reduce = "micro-batch";
-  const Run kept = run(options, grid, 0, 3);
+  const ZeroRun kept = run(options, grid, 0, 3);
   options.recompute_granularity = granularity;
   options.recompute_method = method;
   options.recompute_num_layers = layers;
-  expect_equal_bits(run(options, grid, 3, 3), kept, fmt::format("{} {} {} {}", granularity, method, layers, grid.text()));
+  expect_equal_bits(run(options, grid, 3, 3), kept,
+                    fmt::format("{} {} {} {}", granularity, method, layers, grid.text()));
 }
 
 TEST(FewZero, EqualBitsOfLayersThatAreRunAgain) {
@@ -153,7 +153,7 @@ TEST(FewZero, OverlapChangesNoBit) {
     TrainOptions options = wide_options();
     options.grad_reduce = stage == 1 ? "step" : "";
     const GridShape grid{1, 2, 2};
-    const Run expected = run(options, grid, stage, 2);
+    const ZeroRun expected = run(options, grid, stage, 2);
     options.overlap_grad_reduce = options.overlap_param_gather = true;
     expect_equal_bits(run(options, grid, stage, 2), expected, fmt::format("stage {}", stage));
   }
@@ -164,10 +164,10 @@ TEST(Zero, EqualBitsOfInstances) {
   for (const char* reduction : kReductions) {
     TrainOptions options = wide_options();
     options.grad_reduce = reduction;
-    const Run one = run(options, {1, 1, 4}, 1, 5);
+    const ZeroRun one = run(options, {1, 1, 4}, 1, 5);
     options.num_distributed_optimizer_instances = 2;
     for (const GridShape& grid : {GridShape{1, 1, 4}, GridShape{1, 2, 4}}) {
-      const Run first = run(options, grid, 1, 5);
+      const ZeroRun first = run(options, grid, 1, 5);
       expect_equal_bits(run(options, grid, 2, 5), first, "stage 2 " + grid.text());
       expect_equal_bits(run(options, grid, 3, 5), first, "stage 3 " + grid.text());
       EXPECT_LE(worst_difference(first.trace.losses, one.trace.losses), 1e-6) << grid.text();
@@ -188,7 +188,7 @@ void check_odd_sizes(int data, int64_t steps) {
   options.grad_reduce = "micro-batch";
   const TinySource source(options.seq_length, options.vocab_size);
   const RunTrace one = run_steps(options, {1, 1, 1}, source, steps);
-  const Run whole = expect_equal_bits(options, {1, 1, data}, steps);
+  const ZeroRun whole = expect_equal_bits(options, {1, 1, data}, steps);
   EXPECT_LE(worst_difference(whole.trace.losses, one.losses), 1e-5) << data;
   EXPECT_LE(worst_difference(whole.trace.grad_norms, one.grad_norms), 1e-4) << data;
   EXPECT_LE(worst_difference(whole.trace.weights, one.weights), 1e-4) << data;

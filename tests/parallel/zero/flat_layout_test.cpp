@@ -12,8 +12,8 @@ constexpr int64_t kBlock = kernels::kNormBlock;
 
 // Odd, tiny and large tensors in layers of two stages; the last shares the value of the first.
 std::vector<FlatTensor> some_tensors() {
-  return {{3 * kBlock + 5, 0, 0, true, false},  {1, 0, 0, false, false}, {kBlock, 0, 1, false, false},
-          {10007, 0, 1, false, false},          {7, 1, 0, false, false}, {2 * kBlock, 1, 1, false, false},
+  return {{3 * kBlock + 5, 0, 0, true, false}, {1, 0, 0, false, false}, {kBlock, 0, 1, false, false},
+          {10007, 0, 1, false, false},         {7, 1, 0, false, false}, {2 * kBlock, 1, 1, false, false},
           {3 * kBlock + 5, 1, 1, true, true}};
 }
 
@@ -99,11 +99,11 @@ TEST(FlatLayout, EverythingIsOwnedOnceInWholeBlocks) {
 TEST(FlatLayout, BytesOfEachStage) {
   const std::vector<FlatTensor> tensors = some_tensors();
   const auto bytes = [&](int zero_stage, bool each_microbatch) {
-    return store_bytes(lay_out_flat(tensors, {.zero_stage = zero_stage,
-                                              .num_shards = 4,
-                                              .bucket_elements = 1,
-                                              .each_microbatch = each_microbatch}),
-                       DType::kBF16);
+    return store_bytes(
+        lay_out_flat(
+            tensors,
+            {.zero_stage = zero_stage, .num_shards = 4, .bucket_elements = 1, .each_microbatch = each_microbatch}),
+        DType::kBF16);
   };
   const StoreBytes whole = bytes(1, false);
   EXPECT_EQ(whole.gathered + whole.staged, 0);

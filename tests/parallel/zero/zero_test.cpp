@@ -65,9 +65,7 @@ TEST(ParameterStore, LaysTensorsOutOnceAndAligned) {
   run_ranks(1, [](RankContext& rank) {
     Model model(rank, {1, 1, 1});
     const auto& entries = model.store.entries();
-    const auto place = [&](const TensorView& of) {
-      return of.data - entries.front().parameter->grad.data;
-    };
+    const auto place = [&](const TensorView& of) { return of.data - entries.front().parameter->grad.data; };
     ptrdiff_t end = 0;
     int64_t elements = 0;
     for (const ParameterStore::Entry& entry : entries) {
