@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/accumulate.h"
 #include "kernels/activation.h"
 
 namespace ashlar {
@@ -108,12 +109,7 @@ void GradReducer::finish(Reduction& reduction) {
       grid_.replicate().all_reduce(sums, ReduceOp::kSum, stream_).wait(stream_);
     }
     if (layout.sharding.each_microbatch) {
-      const TensorView total = store_.own_grads_of(bucket);
-      if (reduction.write == kernels::Write::kOverwrite) {
-        stream_.copy(total.data, sums.data, sums.bytes());
-      } else {
-        kernels::add(total, sums, stream_);
-      }
+      kernels::accumulate(store_.own_grads_of(bucket), sums, reduction.write, stream_);
     }
   }
   reduction.works.clear();
