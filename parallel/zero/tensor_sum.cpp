@@ -1,6 +1,7 @@
 #include "parallel/zero/tensor_sum.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace ashlar {
 namespace {
@@ -13,15 +14,14 @@ bool is_packed(const Parameter& parameter) {
 
 TensorSum::TensorSum(Device& device, Communicator& tensor, const std::vector<std::vector<Parameter*>>& sets)
     : tensor_(tensor) {
-  size_t most = 0;
+  size_t element = 0;
   for (const std::vector<Parameter*>& set : sets) {
     auto& marked = sets_.emplace_back();
     std::ranges::copy_if(set, std::back_inserter(marked), &Parameter::sum_over_tensor);
-    if (!marked.empty()) {
-      most = std::max(most, static_cast<size_t>(num_packed(marked)) * dtype_bytes(marked.front()->grad.dtype));
-    }
+    element = marked.empty() ? element : dtype_bytes(marked.front()->grad.dtype);
   }
-  packed_ = device.allocate(most, "gradients on their way over the tensor axis");
+  packed_ =
+      device.allocate(static_cast<size_t>(most_packed(sets)) * element, "gradients on their way over the tensor axis");
 }
 
 void TensorSum::sum(size_t set, Stream& stream) {
@@ -49,6 +49,14 @@ void TensorSum::sum(size_t set, Stream& stream) {
       tensor_.all_reduce(parameter->grad, ReduceOp::kSum, stream).wait(stream);
     }
   }
+}
+
+int64_t TensorSum::most_packed(const std::vector<std::vector<Parameter*>>& sets) {
+  int64_t most = 0;
+  for (const std::vector<Parameter*>& set : sets) {
+    most = std::max(most, num_packed(set));
+  }
+  return most;
 }
 
 int64_t TensorSum::num_packed(const std::vector<Parameter*>& set) {

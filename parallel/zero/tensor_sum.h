@@ -22,6 +22,8 @@ class TensorSum {
   // the same bits on all of them. Nothing happens where none is marked.
   void sum(size_t set, Stream& stream);
 
+  // Pure. Elements that the buffer has room for: those of the largest set that are packed.
+  static int64_t most_packed(const std::vector<std::vector<Parameter*>>& sets);
   // Pure. Elements of a set that are packed, and that are summed at all.
   static int64_t num_packed(const std::vector<Parameter*>& set);
   static int64_t num_summed(const std::vector<Parameter*>& set);

@@ -223,6 +223,30 @@ TEST(FewSequenceParallel, ComposesWithSchedulesBf16AndValidation) {
   EXPECT_EQ(validation[0], validation[1]);
 }
 
+// Parts of gradients meet before the data ranks share them out: behind each micro-batch, or once a step.
+TEST(FewSequenceParallel, StagesOfSharedOutStateGiveEqualBits) {
+  TrainOptions options = split(with_dropout(model_xs(), 0.1));
+  const GridShape grid{2, 1, 2};
+  const TinySource source = source_of(options);
+  for (const char* reduce : {"step", "micro-batch"}) {
+    options.grad_reduce = reduce;
+    options.zero_stage = 0;
+    const RunTrace whole = run_steps(options, grid, source, 3);
+    TrainOptions plain = options;
+    plain.sequence_parallel = false;
+    EXPECT_LE(worst_difference(whole.grad_norms, run_steps(plain, grid, source, 3).grad_norms), 1e-5) << reduce;
+    options.overlap_grad_reduce = true;
+    for (const int64_t stage : {1, 3}) {
+      options.zero_stage = stage;
+      const RunTrace shared = run_steps(options, grid, source, 3);
+      EXPECT_EQ(shared.losses, whole.losses) << reduce << " " << stage;
+      EXPECT_EQ(shared.grad_norms, whole.grad_norms) << reduce << " " << stage;
+      EXPECT_EQ(shared.weights, whole.weights) << reduce << " " << stage;
+    }
+    options.overlap_grad_reduce = false;
+  }
+}
+
 // A bad value in the rows of one rank stops all of them, and is found where it is.
 TEST(FewSequenceParallel, ABadValueInOneRanksRowsIsFound) {
   const GridShape grid{2, 1, 1};
