@@ -261,9 +261,9 @@ TEST(FewSequenceParallel, ABadValueInOneRanksRowsIsFound) {
       }
     };
     training.executor.set_hooks(hooks);
-    const uint64_t before = training.store.hash_values();
+    const uint64_t before = training.sync.values().hash_values();
     EXPECT_FALSE(train_step(training, source).finite);
-    EXPECT_EQ(training.store.hash_values(), before);
+    EXPECT_EQ(training.sync.values().hash_values(), before);
     const std::string where = find_non_finite(training, source);
     EXPECT_NE(where.find("rank 1 "), std::string::npos) << where;
     EXPECT_NE(where.find("in the input of h.1, micro-batch 1"), std::string::npos) << where;
