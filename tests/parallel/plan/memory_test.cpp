@@ -45,8 +45,14 @@ TEST(FewPlannedMemory, IsWhatARunAllocates) {
   options.untie_embeddings_and_output_weights = true;
   options.bf16 = true;
   expect_plan_is_allocated(options, {1, 2, 2});
-  options.zero_stage = 1;
+  for (const int stage : {1, 2, 3}) {
+    options.zero_stage = stage;
+    expect_plan_is_allocated(options, {1, 2, 2});
+  }
+  options.grad_reduce_in_bf16 = true;
   expect_plan_is_allocated(options, {1, 2, 2});
+  options.grad_reduce_in_bf16 = false;
+  options.zero_stage = 1;
   options.hidden_dropout = options.attention_dropout = 0.1;
   options.recompute_granularity = "selective";
   expect_plan_is_allocated(options, {1, 2, 1});
@@ -67,7 +73,7 @@ TEST(PlannedMemory, IsWhatARunAllocates) {
           options.untie_embeddings_and_output_weights = untied;
           options.micro_batch_size = micro_batch;
           options.bf16 = micro_batch == 2 && untied;
-          options.zero_stage = micro_batch - 1;
+          options.zero_stage = 2 * (micro_batch - 1) + (untied ? 1 : 0);
           expect_plan_is_allocated(options, grid);
         }
       }
