@@ -88,7 +88,10 @@ std::vector<FlatTensor> flat_tensors(const std::vector<int>& stages,
 ParameterStore::ParameterStore(Device& device, const ProcessGrid& grid, const std::vector<int>& stages,
                                const std::vector<std::vector<Parameter*>>& parameters, DType dtype,
                                const Sharding& sharding)
-    : device_(device), dtype_(dtype), shard_(sharding.is_sharded() ? grid.coordinate().data : 0) {
+    : device_(device),
+      dtype_(dtype),
+      shard_(sharding.is_sharded() ? grid.coordinate().data : 0),
+      is_first_replica_(sharding.is_sharded() || grid.coordinate().data == 0) {
   const DType grad_dtype = kernels::stat_dtype(dtype);
   const std::vector<FlatTensor> tensors = flat_tensors(stages, parameters);
   if (sharding.is_sharded()) {

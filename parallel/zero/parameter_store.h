@@ -51,6 +51,8 @@ class ParameterStore {
 
   // What this data rank owns: without sharding, every tensor whole.
   const std::vector<FlatPiece>& owned() const { return owned_; }
+  // Whether, of all ranks that own the same pieces of an entry, this is the one that saves them.
+  bool saves(size_t entry) const { return entries_[entry].counted && is_first_replica_; }
   bool is_sharded() const { return layout_.sharding.is_sharded(); }
   const FlatLayout& layout() const { return layout_; }  // with sharding only
   // The memory of a bucket [end - begin], and this rank's part of it.
@@ -77,6 +79,7 @@ class ParameterStore {
   FlatLayout layout_;
   std::vector<FlatPiece> owned_;
   int shard_ = 0;
+  bool is_first_replica_ = true;
 };
 
 }  // namespace ashlar
