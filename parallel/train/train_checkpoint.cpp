@@ -91,6 +91,13 @@ void compare_settings(const Training& training, const nlohmann::json& saved, con
   }
 }
 
+// Collective. Blocks the host. Behind a write into masters.
+void publish_masters(Training& training) {
+  training.optimizer.round_masters();
+  training.sync.values().updated();
+  training.stream->synchronize();
+}
+
 }  // namespace
 
 std::vector<NamedSlice> checkpoint_slices(const Training& training, bool with_moments) {
@@ -144,7 +151,7 @@ std::optional<int64_t> load_training(Training& training, const std::string& dire
   training.stream->synchronize();
   const std::vector<NamedSlice> slices = checkpoint_slices(training, true);
   const nlohmann::json state = load_checkpoint(training.rank, directory, *iteration, slices);
-  training.optimizer.publish_masters();
+  publish_masters(training);
   training.state.iteration = state.at("iteration").get<int64_t>();
   training.state.consumed_samples = state.at("consumed_samples").get<int64_t>();
   training.optimizer.set_num_updates(state.at("num_updates").get<int64_t>());
@@ -157,7 +164,7 @@ std::optional<int64_t> load_training(Training& training, const std::string& dire
 void load_hf_weights(Training& training, const std::string& directory) {
   training.stream->synchronize();
   load_hf(training.rank, directory, checkpoint_slices(training, false));
-  training.optimizer.publish_masters();
+  publish_masters(training);
 }
 
 HfConfig hf_config(const GptConfig& config) {

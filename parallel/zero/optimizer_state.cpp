@@ -18,16 +18,12 @@ TensorView Optimizer::state_of(size_t piece, StateKind kind) const {
   return {};
 }
 
-void Optimizer::publish_masters() {
+void Optimizer::round_masters() {
   for (const Piece& piece : pieces_) {
     if (has_masters()) {
       kernels::cast(piece.value, piece.master, stream_);
     }
   }
-  if (store_.is_sharded()) {
-    gather_values();
-  }
-  stream_.synchronize();
 }
 
 void Optimizer::take_masters(size_t entry, const std::vector<float>& values) {

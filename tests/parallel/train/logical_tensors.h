@@ -76,7 +76,9 @@ inline void set_values(Training& training, const LogicalTensors& values) {
                  });
     copy.to_device(master.data, local.data(), master.bytes());
   }
-  training.optimizer.publish_masters();
+  training.optimizer.round_masters();
+  training.sync.values().updated();
+  training.stream->synchronize();
 }
 
 inline uint64_t hash_of(const LogicalTensors& tensors) {

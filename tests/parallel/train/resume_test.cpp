@@ -135,7 +135,7 @@ TEST(Resumes, AnotherGridGoesOnWithEqualNumbers) {
   check_other_grids({{{1, 3, 1}, 0}, {{4, 1, 1}, 0}, {{1, 1, 1}, 0}, {{2, 2, 2}, 0}});
 }
 TEST(Resumes, AnotherStageGoesOnWithEqualNumbers) {
-  check_other_grids({{{1, 1, 4}, 0}, {{1, 1, 4}, 1}, {{2, 2, 2}, 1}, {{1, 3, 2}, 1}});
+  check_other_grids({{{1, 1, 4}, 3}, {{1, 1, 4}, 1}, {{2, 2, 2}, 2}, {{1, 3, 2}, 3}});
 }
 
 TEST(FewResumes, RefusesAnotherModel) {
