@@ -43,11 +43,12 @@ Part run_part(const TrainOptions& options, const GridShape& grid, const SampleSo
                                 hash_of(gather_logical(training, TensorKind::kSecondMoment))};
     for (Step& step : part.steps) {
       const StepResult result = train_step(training, source);
+      const uint64_t hash = training.sync.values().hash_values();
       const std::lock_guard lock(mutex);
       step.loss = result.loss;
       step.grad_norm = result.grad_norm;
       step.hashes.resize(static_cast<size_t>(grid.num_ranks()));
-      step.hashes[static_cast<size_t>(rank.world.rank())] = training.store.hash_values();
+      step.hashes[static_cast<size_t>(rank.world.rank())] = hash;
     }
     if (!save.empty()) {
       save_training(training, save, 1);
