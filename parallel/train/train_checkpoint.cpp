@@ -43,6 +43,7 @@ constexpr std::array kTrainingFlags = {
     "clip-grad",
     "eod-mask-loss",
     "bf16",
+    "grad-reduce-in-bf16",
 };
 
 // The inverse of options_json, for settings that still exist.
