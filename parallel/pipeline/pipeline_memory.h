@@ -23,9 +23,9 @@ SlotCounts count_slots_of_both(const Schedule& training, const Schedule& evaluat
 
 struct StageMemory {
   std::vector<StageChunk::ActivationSlot> activations;
-  std::vector<TensorView> output_gradients;         // [B,T,C] by slot
+  std::vector<TensorView> output_gradients;         // shape.residual(C), by slot
   std::vector<StageChunk::GradientSlot> gradients;  // by pending slot; one shared slot when backward is not split
-  std::array<TensorView, 2> input_gradients;        // [B,T,C], take turns on their way out
+  std::array<TensorView, 2> input_gradients;        // shape.residual(C), take turns on their way out
 };
 
 struct PipelineMemory {

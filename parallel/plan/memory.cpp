@@ -9,6 +9,7 @@
 #include "parallel/pipeline/pipeline_memory.h"
 #include "parallel/plan/step_numbers.h"
 #include "parallel/schedule/schedule.h"
+#include "parallel/zero/tensor_sum.h"
 
 namespace ashlar {
 namespace {
@@ -115,6 +116,9 @@ std::vector<RankMemory> plan_memory(const RunShape& shape, const std::vector<Slo
     count_parameters(shape, *chunk, memory);
     count_activations(shape, *chunk, slots[static_cast<size_t>(stage)], memory);
     memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] += count_numbers(shape, parameters, num_tensors);
+    memory.bytes[static_cast<size_t>(MemoryItem::kGradientStaging)] +=
+        TensorSum::most_packed(chunk->parameters_by_layer()) *
+        static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(shape.config.dtype)));
     memory.bytes[static_cast<size_t>(MemoryItem::kKernels)] =
         static_cast<int64_t>(kernels::kernel_workspace_bytes(shape.device));
     count_communication(shape, chunk->is_first() || chunk->is_last(), memory);
