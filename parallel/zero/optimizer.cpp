@@ -37,17 +37,19 @@ int64_t Optimizer::state_bytes(const FlatLayout& layout, DType dtype, OptimizerK
 }
 
 Optimizer::Optimizer(RankContext& rank, const ProcessGrid& grid, Stream& stream, ParameterStore& store,
-                     const OptimizerConfig& config)
+                     const OptimizerConfig& config, const OffloadConfig& offload)
     : grid_(grid), stream_(stream), store_(store), config_(config) {
   int64_t num_blocks = 0;
   for (const auto& entry : store.entries()) {
     blocks_of_.push_back(num_blocks);
     num_blocks += entry.parameter->tied_copy ? 0 : num_norm_blocks(entry.parameter->grad.num_elements());
   }
-  block_sums_ = Tensor(rank.device, DType::kF64, {num_blocks}, "norm of tensors by blocks", MemoryItem::kWorkspace);
-  scalars_ =
-      Tensor(rank.device, DType::kF64, {kernels::kNumUpdateScalars}, "scalars of the update", MemoryItem::kWorkspace);
+  block_sums_ = Tensor(rank.device, DType::kF64, {num_blocks}, "norm of tensors by blocks");
+  scalars_ = Tensor(rank.device, DType::kF64, {kernels::kNumUpdateScalars}, "scalars of the update");
   place_tensors(rank.device);
+  if (offload.offloads_state()) {
+    offloaded_ = std::make_unique<OffloadedState>(rank, stream, store, has_moments(), config.weight_decay, offload);
+  }
   allocate_state(rank.device);
 }
 
@@ -62,7 +64,7 @@ void Optimizer::place_tensors(Device& device) {
       rows_of_stage[static_cast<size_t>(grid_.coordinate().pipeline)] += entry.parameter->tied_copy ? 0 : 1;
     }
   }
-  const Tensor on_device(device, DType::kI64, {num_stages}, "tensors by stage", MemoryItem::kWorkspace);
+  const Tensor on_device(device, DType::kI64, {num_stages}, "tensors by stage");
   HostCopy copy(device);
   copy.to_device(on_device.view().data, rows_of_stage.data(), on_device.view().bytes());
   grid_.model().all_reduce(on_device, ReduceOp::kSum, stream_).wait(stream_);
@@ -79,8 +81,7 @@ void Optimizer::place_tensors(Device& device) {
     sum_index_.push_back(static_cast<size_t>(first_row));
     first_row += entry.parameter->tied_copy ? 0 : 1;
   }
-  tensor_sums_ =
-      Tensor(device, DType::kF64, {num_rows, grid_.shape().tensor}, "norm by tensors", MemoryItem::kWorkspace);
+  tensor_sums_ = Tensor(device, DType::kF64, {num_rows, grid_.shape().tensor}, "norm by tensors");
 }
 
 // Each kind of state is one flat range, padding included, so that every data rank needs the same.
@@ -88,20 +89,23 @@ void Optimizer::allocate_state(Device& device) {
   const DType stat = kernels::stat_dtype(store_.dtype());
   const int64_t num_owned = store_.layout().num_owned();
   const auto allocate = [&](Buffer& buffer, int64_t kinds, const char* what) {
-    buffer = device.allocate(static_cast<size_t>(kinds * num_owned) * dtype_bytes(stat), what, MemoryItem::kOptimizer);
+    buffer = device.allocate(static_cast<size_t>(kinds * num_owned) * dtype_bytes(stat), what);
     stream_.fill_zero(buffer.data(), buffer.bytes());
   };
-  if (has_moments()) {
+  if (has_moments() && !offloaded_) {
     allocate(moments_, 2, "optimizer state");
   }
-  if (store_.dtype() != stat) {
+  if (store_.dtype() != stat && !offloaded_) {
     allocate(masters_, 1, "fp32 masters of the weights");
   }
+  // Without data where it is offloaded.
   const auto state = [&](const Buffer& buffer, int64_t kind, const FlatPiece& owned) {
     const int64_t at = kind * num_owned + owned.owned_begin;
-    return TensorView{buffer.data() + static_cast<size_t>(at) * dtype_bytes(stat), stat, {owned.num_elements()}};
+    return TensorView{offloaded_ ? nullptr : buffer.data() + static_cast<size_t>(at) * dtype_bytes(stat),
+                      stat,
+                      {owned.num_elements()}};
   };
-  for (const FlatPiece& owned : store_.owned()) {
+  for (const FlatPiece& owned : offloaded_ ? offloaded_->pieces() : store_.owned()) {
     if (store_.entries()[owned.tensor].shares_value) {
       continue;
     }
@@ -123,10 +127,10 @@ void Optimizer::allocate_state(Device& device) {
 void Optimizer::sum_blocks() {
   const TensorView cells = block_sums_.view();
   stream_.fill_zero(cells.data, cells.bytes());
-  for (const Piece& piece : pieces_) {
-    if (store_.entries()[piece.entry].counted) {
-      const int64_t first = blocks_of_[piece.entry] + piece.begin / kernels::kNormBlock;
-      kernels::sum_of_squares(cells.slice(first, first + num_norm_blocks(piece.grad.num_elements())), piece.grad,
+  for (const FlatPiece& owned : store_.owned()) {  // not cut by chunks of offloaded state
+    if (store_.entries()[owned.tensor].counted) {
+      const int64_t first = blocks_of_[owned.tensor] + owned.begin / kernels::kNormBlock;
+      kernels::sum_of_squares(cells.slice(first, first + num_norm_blocks(owned.num_elements())), store_.grad_of(owned),
                               stream_);
     }
   }
@@ -151,7 +155,8 @@ void Optimizer::sum_squares() {
   grid_.model().all_reduce(tensor_sums_, ReduceOp::kSum, stream_).wait(stream_);
 }
 
-void Optimizer::update(TensorView results, ConstTensorView totals, const UpdateRequest& request) {
+void Optimizer::update(TensorView results, ConstTensorView totals, const UpdateRequest& request,
+                       const std::function<void(size_t layer)>& updated) {
   ++num_updates_;
   kernels::finish_step(results, scalars_, totals, flat(squares()),
                        {.nominal_targets = request.nominal_targets,
@@ -163,15 +168,28 @@ void Optimizer::update(TensorView results, ConstTensorView totals, const UpdateR
                         .step = num_updates_,
                         .skip_not_finite = request.skip_not_finite},
                        stream_);
-  for (const Piece& piece : pieces_) {
-    const TensorView copy = has_masters() ? piece.value : TensorView{};
-    const double decay = store_.entries()[piece.entry].parameter->decays ? config_.weight_decay : 0;
-    if (config_.kind == OptimizerKind::kSgd) {
-      kernels::sgd_step(piece.master, piece.grad, copy, scalars_, decay, stream_);
-    } else {
-      kernels::adamw_step(piece.master, piece.moments.first, piece.moments.second, piece.grad, copy, scalars_, decay,
-                          stream_);
+  if (offloaded_) {
+    offloaded_->update(scalars_, updated);
+    return;
+  }
+  size_t next = 0;
+  const auto& layers = store_.layout().layers;
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    for (; next < pieces_.size() && pieces_[next].entry < layers[layer].end_tensor; ++next) {
+      update_piece(pieces_[next]);
     }
+    updated(layer);
+  }
+}
+
+void Optimizer::update_piece(const Piece& piece) {
+  const TensorView copy = has_masters() ? piece.value : TensorView{};
+  const double decay = store_.entries()[piece.entry].parameter->decays ? config_.weight_decay : 0;
+  if (config_.kind == OptimizerKind::kSgd) {
+    kernels::sgd_step(piece.master, piece.grad, copy, scalars_, decay, stream_);
+  } else {
+    kernels::adamw_step(piece.master, piece.moments.first, piece.moments.second, piece.grad, copy, scalars_, decay,
+                        stream_);
   }
 }
 

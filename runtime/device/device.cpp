@@ -9,7 +9,6 @@ namespace ashlar {
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(device_, other.device_);
   std::swap(kind_, other.kind_);
-  std::swap(item_, other.item_);
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   return *this;
@@ -17,12 +16,14 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 Buffer::~Buffer() {
   if (data_ != nullptr) {
-    device_->counts_[static_cast<size_t>(kind_)].add(item_, -static_cast<int64_t>(bytes_));
+    if (kind_ == MemoryKind::kDevice) {
+      device_->allocated_bytes_ -= static_cast<int64_t>(bytes_);
+    }
     device_->free_bytes(kind_, data_, bytes_);
   }
 }
 
-Buffer Device::allocate(size_t bytes, const std::string& what, MemoryItem item) {
+Buffer Device::allocate(size_t bytes, const std::string& what) {
   if (bytes == 0) {
     return {};
   }
@@ -32,11 +33,11 @@ Buffer Device::allocate(size_t bytes, const std::string& what, MemoryItem item) 
           "--micro-batch-size or a smaller model",
           what, bytes, allocated_bytes());
   ++num_allocations_;
-  counts_[static_cast<size_t>(MemoryKind::kDevice)].add(item, static_cast<int64_t>(bytes));
-  return Buffer(this, MemoryKind::kDevice, item, data, bytes);
+  allocated_bytes_ += static_cast<int64_t>(bytes);
+  return Buffer(this, MemoryKind::kDevice, data, bytes);
 }
 
-Buffer Device::allocate_host(size_t bytes, const std::string& what, MemoryItem item) {
+Buffer Device::allocate_host(size_t bytes, const std::string& what) {
   if (bytes == 0) {
     return {};
   }
@@ -46,8 +47,7 @@ Buffer Device::allocate_host(size_t bytes, const std::string& what, MemoryItem i
           "locked-memory limit (ulimit -l)",
           what, bytes);
   ++num_allocations_;
-  counts_[static_cast<size_t>(MemoryKind::kHost)].add(item, static_cast<int64_t>(bytes));
-  return Buffer(this, MemoryKind::kHost, item, data, bytes);
+  return Buffer(this, MemoryKind::kHost, data, bytes);
 }
 
 }  // namespace ashlar

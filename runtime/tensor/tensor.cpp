@@ -43,8 +43,8 @@ TensorView take_tensor(Arena& arena, DType dtype, Shape shape) {
   return {arena.take(static_cast<size_t>(shape.num_elements()) * dtype_bytes(dtype)), dtype, shape};
 }
 
-Tensor::Tensor(Device& device, DType dtype, Shape shape, const std::string& what, MemoryItem item)
-    : buffer_(device.allocate(static_cast<size_t>(shape.num_elements()) * dtype_bytes(dtype), what, item)),
+Tensor::Tensor(Device& device, DType dtype, Shape shape, const std::string& what)
+    : buffer_(device.allocate(static_cast<size_t>(shape.num_elements()) * dtype_bytes(dtype), what)),
       view_{buffer_.data(), dtype, shape} {}
 
 }  // namespace ashlar
