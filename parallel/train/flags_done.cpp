@@ -155,7 +155,8 @@ void model_and_grid(Rows& t) {
   t.row("zero-stage", kZeroStage, "N",
         "what the data ranks share out instead of each holding all of it: 0 nothing; 1 fp32 master weights and moments "
         "of the optimizer; 2 gradients too; 3 weights too, which are gathered layer by layer where they are read. "
-        "Every stage gives the same numbers at one --grad-reduce")
+        "At one --grad-reduce every stage gives the same bits (over NCCL, whose sums have an order of their own, equal "
+        "numbers to rounding)")
       .one_of({"0", "1", "2", "3"})
       .by_default("0");
   t.row("use-distributed-optimizer", &O::use_distributed_optimizer, "",

@@ -105,6 +105,12 @@ Recompute recompute_of(const TrainOptions& options) {
   return recompute;
 }
 
+LoweringOptions lowering(const TrainOptions& options, const GptConfig& config, GradReduce grad_reduce) {
+  return {.grad_reduce = grad_reduce,
+          .shard_windows = sharding(options).cuts_values(),
+          .weight_windows = config.recompute.selective.layernorm};  // its weight pass makes the norm again
+}
+
 // State and counters as they were before a step that updated nothing.
 void go_back(Training& training, const StepResults::Submitted& step) {
   training.results.drop_pending();
@@ -186,10 +192,10 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
       executor(rank, grid, *stream,
                lower(make_schedule(options.pipeline_schedule, grid.shape().pipeline,
                                    static_cast<int>(options.num_microbatches)),
-                     {.grad_reduce = reduces_each_microbatch(options) ? GradReduce::kMicroBatch : GradReduce::kStep,
-                      .shard_windows = sharding(options).cuts_values()}),
+                     lowering(options, config,
+                              reduces_each_microbatch(options) ? GradReduce::kMicroBatch : GradReduce::kStep)),
                lower(make_forward_only(grid.shape().pipeline, static_cast<int>(options.num_microbatches)),
-                     {.grad_reduce = GradReduce::kNone, .shard_windows = sharding(options).cuts_values()}),
+                     lowering(options, config, GradReduce::kNone)),
                borrow(chunks), batch_shape(options), sync),
       optimizer(rank, grid, *stream, store, optimizer_config(options), offload_config(options, rank.world.rank())),
       lr_schedule(make_lr_schedule(options)),
