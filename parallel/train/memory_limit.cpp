@@ -78,7 +78,7 @@ Choices choices_of(const TrainOptions& options) {
     }
   }
   choices.bf16 = {options.bf16};
-  if (!options.bf16) {
+  if (!options.bf16 && !options.fp16) {
     choices.bf16.push_back(true);
   }
   choices.grids = grids_from(options);

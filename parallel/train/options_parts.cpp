@@ -91,6 +91,9 @@ std::optional<TestPoint> parse_test_point(const std::string& flag, const std::st
     } else if (key == "point" && flag == "test-hang") {
       point.point = value;
       known = value == "all-reduce" || value == "receive" || value == "checkpoint";
+    } else if (key == "tensor" && flag == "test-overflow") {
+      point.tensor = value;
+      known = !value.empty();
     } else if (key == "bytes" && natural && flag == "test-write-fault") {
       point.bytes = *number;
     } else if (key == "kill" && (value == "0" || value == "1") && flag == "test-write-fault") {
@@ -103,9 +106,9 @@ std::optional<TestPoint> parse_test_point(const std::string& flag, const std::st
     seen.push_back(key);
     start = comma + 1;
   }
-  const std::vector<std::string> needed = flag == "test-hang"  ? std::vector<std::string>{"rank", "step", "point"}
-                                          : flag == "test-nan" ? std::vector<std::string>{"rank", "step"}
-                                                               : std::vector<std::string>{"rank", "bytes"};
+  const std::vector<std::string> needed = flag == "test-hang" ? std::vector<std::string>{"rank", "step", "point"}
+                                          : flag == "test-write-fault" ? std::vector<std::string>{"rank", "bytes"}
+                                                                       : std::vector<std::string>{"rank", "step"};
   for (const std::string& key : needed) {
     REQUIRE(std::ranges::count(seen, key) == 1, ErrorCode::kUsage,
             "--{} expects {}, got '{}' ({} must stand there once)", flag, find_flag(flag)->value, text, key);
