@@ -62,7 +62,8 @@ int32_t Generator::next(std::span<const int32_t> context, const SamplingOptions&
                              .batch = {},
                              .training = false,
                              .losses = {}};
-  stage_->forward(layer_context, slot, 0, nullptr);
+  ParamsInPlace in_place;
+  stage_->forward({layer_context, in_place}, slot, nullptr);
   stream_->synchronize();
   const auto& head = static_cast<const LossHead&>(*stage_->layers().back());
   const TensorView logits = head.logits(shape, {slot.saved.back(), Arena()});  // [T,V]

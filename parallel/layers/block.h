@@ -31,6 +31,7 @@ class TransformerBlock final : public Layer {
   const std::string& name() const override { return name_; }
   std::vector<Parameter*> parameters() override;
   LayerBytes bytes(const BatchShape& shape) const override;
+  bool weight_pass_reads_values() const override { return config_.recompute.layernorm; }
   void forward(LayerContext& context, TensorView y, ConstTensorView x, LayerMemory memory) override;
   void backward_input(LayerContext& context, TensorView dx, ConstTensorView dy, ConstTensorView x,
                       LayerMemory memory) override;

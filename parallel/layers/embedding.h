@@ -26,6 +26,7 @@ class EmbeddingLayer final : public Layer {
   const std::string& name() const override { return name_; }
   std::vector<Parameter*> parameters() override { return {&table_, &positions_}; }
   LayerBytes bytes(const BatchShape& shape) const override;
+  bool input_pass_reads_values() const override { return false; }
   void forward(LayerContext& context, TensorView y, ConstTensorView x, LayerMemory memory) override;
   void backward_input(LayerContext&, TensorView, ConstTensorView, ConstTensorView, LayerMemory) override {}
   void backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x, LayerMemory memory) override;

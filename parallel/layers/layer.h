@@ -31,7 +31,7 @@ struct LayerContext {
   Arena& workspace;      // scratch within one pass of one layer
   BatchShape shape;
   MicroBatch batch;  // tokens, targets [B,T]; read by the first and the last layer
-  kernels::Write grad_write = kernels::Write::kOverwrite;  // first micro-batch of a step overwrites, the others add
+  kernels::Write grad_write = kernels::Write::kOverwrite;  // what backward_weight does to Parameter::grad
   double grad_scale = 1;                                   // factor on the gradient of the loss sum
   bool training = true;  // false: forward only, without dropout; the head leaves no gradient behind
   TensorView losses;     // [B,T], written by the head
@@ -58,6 +58,9 @@ class Layer {
   virtual std::vector<Parameter*> parameters() = 0;
   virtual LayerBytes bytes(const BatchShape& shape) const = 0;  // Pure.
   virtual bool has_output() const { return true; }              // the head ends in the loss instead
+  // Whether backward passes read Parameter::value; forward passes do.
+  virtual bool input_pass_reads_values() const { return true; }
+  virtual bool weight_pass_reads_values() const { return false; }
 
   // Stream-ordered on the device; Collective over the tensor axis. x, y, dx, dy: [B,T,C]; x and dy stay unchanged until
   // backward_weight is done. A forward pass without y (no data) makes only what the backward passes read.

@@ -1,8 +1,5 @@
 #include "parallel/pipeline/executor.h"
 
-#include <fmt/ranges.h>
-
-#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -11,11 +8,6 @@
 
 namespace ashlar {
 namespace {
-
-void require_valid(const Schedule& schedule) {
-  const std::vector<std::string> faults = validate(schedule);
-  DCHECK(faults.empty(), "schedule {}: {}", schedule.name, fmt::join(faults, "; "));
-}
 
 // Both ends of a transfer compute the same tag: the stage whose boundary is crossed, the direction, the micro-batch.
 int transfer_tag(const Action& action) {
@@ -26,137 +18,6 @@ int transfer_tag(const Action& action) {
 }
 
 }  // namespace
-
-Executor::Executor(RankContext& rank, const ProcessGrid& grid, Stream& stream, const Schedule& training,
-                   const Schedule& evaluation, std::vector<StageChunk*> chunks, const BatchShape& shape,
-                   ParamSync& sync)
-    : rank_(rank),
-      grid_(grid),
-      stream_(stream),
-      training_schedule_(training),
-      evaluation_schedule_(evaluation),
-      shape_(shape),
-      sync_(sync) {
-  require_valid(training);
-  require_valid(evaluation);
-  training_program_ = prepare(training, false);
-  evaluation_program_ = prepare(evaluation, true);
-
-  const auto& placement = training.stage_to_rank;
-  stage_index_.assign(placement.size(), -1);
-  for (StageChunk* chunk : chunks) {
-    const auto at = static_cast<size_t>(chunk->stage());
-    DCHECK(placement[at] == grid.pipeline().rank(), "stage {} belongs to pipeline rank {}", at, placement[at]);
-    stage_index_[at] = static_cast<int>(stages_.size());
-    Stage& stage = stages_.emplace_back();
-    stage.chunk = chunk;
-    if (!chunk->is_first()) {
-      stage.previous_rank = placement[at - 1];
-      stage.previous_is_here = stage.previous_rank == placement[at];
-    }
-    if (!chunk->is_last()) {
-      stage.next_rank = placement[at + 1];
-      stage.next_is_here = stage.next_rank == placement[at];
-    }
-  }
-
-  Arena counting;
-  lay_out(counting);
-  buffer_ = rank.device.allocate(counting.used(), "activations, gradients between layers and workspace");
-  Arena arena(buffer_.data(), buffer_.bytes());
-  lay_out(arena);
-  Arena counting_host;
-  lay_out_host(counting_host);
-  host_buffer_ = rank.device.allocate_host(counting_host.used(), "micro-batches in host memory");
-  Arena host_arena(host_buffer_.data(), host_buffer_.bytes());
-  lay_out_host(host_arena);
-  for (HostBatches& set : host_batches_) {
-    set.taken = rank.device.create_event();
-  }
-  context_ = std::make_unique<LayerContext>(LayerContext{
-      .stream = stream_, .tensor = grid.tensor(), .workspace = workspace_, .shape = shape, .batch = {}, .losses = {}});
-}
-
-Executor::Program Executor::prepare(const Schedule& schedule, bool forward_only) const {
-  Program program;
-  program.num_microbatches = schedule.num_microbatches;
-  for (const Action& action : schedule.actions[static_cast<size_t>(grid_.pipeline().rank())]) {
-    if (!program.steps.empty()) {
-      program.steps.back().joins_next = is_transfer(program.steps.back().action.kind) && is_transfer(action.kind);
-    }
-    program.steps.push_back({action, action_text(action), slot_events(schedule, action, forward_only)});
-  }
-  return program;
-}
-
-int Executor::most_microbatches() const {
-  return std::max(training_schedule_.num_microbatches, evaluation_schedule_.num_microbatches);
-}
-
-void Executor::lay_out_host(Arena& arena) {
-  host_totals_ = take_tensor(arena, DType::kF64, {2});
-  if (!reads_batches()) {
-    return;
-  }
-  const Shape tokens{shape_.batch, shape_.seq};
-  for (HostBatches& set : host_batches_) {
-    set.batches.clear();
-    for (int microbatch = 0; microbatch < most_microbatches(); ++microbatch) {
-      MicroBatch& batch = set.batches.emplace_back();
-      batch.tokens = take_tensor(arena, DType::kI32, tokens);
-      batch.targets = take_tensor(arena, DType::kI32, tokens);
-      batch.mask = take_tensor(arena, DType::kF32, tokens);
-      batch.order = take_tensor(arena, DType::kI32, {tokens.num_elements()});
-    }
-    set.num_targets = take_tensor(arena, DType::kF64, {1});
-  }
-}
-
-void Executor::lay_out(Arena& arena) {
-  size_t workspace_bytes = 0;
-  bytes_ = {};
-  for (Stage& stage : stages_) {
-    const StageChunk& chunk = *stage.chunk;
-    const SlotCounts training = count_slots(training_schedule_, chunk.stage(), false);
-    const SlotCounts evaluation = count_slots(evaluation_schedule_, chunk.stage(), true);
-    const int num_activations = std::max(training.activations, evaluation.activations);
-    const bool split_backward = training.pending_gradients > 0;
-    const size_t before = arena.used();
-
-    stage.activations.clear();
-    for (int slot = 0; slot < num_activations; ++slot) {
-      stage.activations.push_back(chunk.activation_layout(arena, shape_));
-    }
-    stage.receiving_activation.assign(stage.activations.size(), Work());
-    stage.sending_activation.assign(stage.activations.size(), Work());
-    const size_t behind_activations = arena.used();
-
-    stage.output_gradients.clear();
-    for (int slot = 0; slot < training.output_gradients; ++slot) {
-      stage.output_gradients.push_back(chunk.boundary_layout(arena, shape_));
-    }
-    stage.receiving_gradient.assign(stage.output_gradients.size(), Work());
-    stage.gradients.clear();
-    for (int slot = 0; slot < std::max(training.pending_gradients, 1); ++slot) {
-      stage.gradients.push_back(chunk.gradient_layout(arena, shape_, split_backward));
-    }
-    if (!chunk.is_first() && !stage.previous_is_here) {
-      stage.input_gradients = {chunk.boundary_layout(arena, shape_), chunk.boundary_layout(arena, shape_)};
-    }
-    stage.pools = {SlotPool(most_microbatches(), num_activations),
-                   SlotPool(most_microbatches(), training.output_gradients),
-                   SlotPool(most_microbatches(), training.pending_gradients)};
-    bytes_.activations += behind_activations - before;
-    bytes_.gradients += arena.used() - behind_activations;
-    workspace_bytes = std::max(workspace_bytes, chunk.workspace_bytes(shape_));
-  }
-  const size_t before = arena.used();
-  std::byte* workspace = arena.take(workspace_bytes);
-  workspace_ = arena.counting() ? Arena() : Arena(workspace, workspace_bytes);
-  loss_sums_ = take_tensor(arena, DType::kF64, {most_microbatches()});
-  totals_ = take_tensor(arena, DType::kF64, {2});
-  bytes_.workspace = arena.used() - before;
-}
 
 void Executor::train(const BatchReader& reader, double grad_scale, int64_t step, uint64_t seed,
                      int64_t consumed_samples) {
@@ -229,7 +90,7 @@ void Executor::run(const Program& program, const BatchReader& reader, double gra
     if (is_transfer(at.action.kind)) {
       leg_works_.push_back(&prepare_transfer(at.action));
     } else {
-      perform(at.action, reader);
+      perform(at, reader);
     }
     release_slots(at.slots.after);
     if (!legs_.empty() && !at.joins_next) {
@@ -276,7 +137,8 @@ void Executor::sum_losses(const Program& program) {
   }
 }
 
-void Executor::perform(const Action& action, const BatchReader& reader) {
+void Executor::perform(const Step& at, const BatchReader& reader) {
+  const Action& action = at.action;
   Stage& stage = stage_of(action.stage);
   switch (action.kind) {
     case ActionKind::kForward:
@@ -288,10 +150,16 @@ void Executor::perform(const Action& action, const BatchReader& reader) {
       backward(stage, action);
       break;
     case ActionKind::kReduceGrads:
-      sync_.reduce_grads(action.stage);
+      sync_.reduce_grads(action.stage, action.microbatch);
+      break;
+    case ActionKind::kUnshard:
+      sync_.open_stage(action.stage, at.first_layer);
+      break;
+    case ActionKind::kReshard:
+      sync_.close_stage(action.stage);
       break;
     default:
-      throw Error(ErrorCode::kInternal, "the executor does not know " + action_text(action));
+      throw Error(ErrorCode::kInternal, "the executor does not know " + at.text);
   }
 }
 
@@ -339,7 +207,7 @@ void Executor::forward(Stage& stage, int microbatch, const BatchReader& reader) 
   }
   std::exchange(stage.receiving_activation[slot], Work()).wait(stream_);
   set_masks(microbatch);
-  chunk.forward(*context_, memory, microbatch, hooks_.on_activation);
+  chunk.forward({*context_, sync_, microbatch}, memory, hooks_.on_activation);
   if (chunk.is_last()) {
     kernels::sum_in_order(loss_sums_.slice(microbatch, microbatch + 1),
                           memory.losses.reshaped({shape_.batch * shape_.seq}), stream_);
@@ -387,7 +255,7 @@ void Executor::backward(Stage& stage, const Action& action) {
   StageChunk::GradientSlot& gradients =
       stage.gradients[action.kind == ActionKind::kBackward ? 0 : slot_in(stage, SlotKind::kPendingGradient)];
   set_masks(microbatch);
-  context_->grad_write = microbatch == 0 ? kernels::Write::kOverwrite : kernels::Write::kAdd;
+  const StagePass pass{*context_, sync_, microbatch};
 
   ConstTensorView doutput;
   if (!chunk.is_last()) {
@@ -396,7 +264,7 @@ void Executor::backward(Stage& stage, const Action& action) {
     doutput = stage.output_gradients[slot];
   }
   if (action.kind == ActionKind::kBackwardWeight) {
-    chunk.backward_weight(*context_, memory, gradients, doutput);
+    chunk.backward_weight(pass, memory, gradients, doutput);
     return;
   }
   TensorView dinput;
@@ -408,9 +276,9 @@ void Executor::backward(Stage& stage, const Action& action) {
     dinput = stage.input_gradients[static_cast<size_t>(stage.turn)];
   }
   if (action.kind == ActionKind::kBackward) {
-    chunk.backward(*context_, memory, gradients, dinput, doutput);
+    chunk.backward(pass, memory, gradients, dinput, doutput);
   } else {
-    chunk.backward_input(*context_, memory, gradients, dinput, doutput);
+    chunk.backward_input(pass, memory, gradients, dinput, doutput);
   }
 }
 

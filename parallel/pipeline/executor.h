@@ -13,13 +13,6 @@
 
 namespace ashlar {
 
-// What gradient traffic means; the optimizer side implements it.
-class ParamSync {
- public:
-  virtual ~ParamSync() = default;
-  virtual void reduce_grads(int stage) = 0;  // Collective over the data axis: a stage's gradients are complete.
-};
-
 // Loss over counted targets, of this rank's data coordinate, on the last stage; zeros elsewhere.
 struct LossSum {
   double loss = 0;
@@ -75,7 +68,8 @@ class Executor {
     Action action;
     std::string text;
     SlotEvents slots;
-    bool joins_next = false;  // a transfer that goes out in one exchange with the transfer behind it
+    bool joins_next = false;        // a transfer that goes out in one exchange with the transfer behind it
+    size_t first_layer = kNoLayer;  // of UNSHARD: what the pass behind it reads first
   };
   struct Program {
     std::vector<Step> steps;
@@ -109,7 +103,7 @@ class Executor {
     std::unique_ptr<Event> taken;  // the stream has copied all of it
   };
 
-  Program prepare(const Schedule& schedule, bool forward_only) const;
+  Program prepare(const Schedule& schedule, bool forward_only);
   void lay_out(Arena& arena);
   void lay_out_host(Arena& arena);
   void run_or_end_job(const Program& program, const BatchReader& reader, double grad_scale, bool training,
@@ -118,7 +112,7 @@ class Executor {
   void settle() noexcept;  // Blocks the host until the device uses none of this one's memory.
   void begin_host_batches();
   void sum_losses(const Program& program);
-  void perform(const Action& action, const BatchReader& reader);
+  void perform(const Step& at, const BatchReader& reader);
   Work& prepare_transfer(const Action& action);
   void forward(Stage& stage, int microbatch, const BatchReader& reader);
   void set_masks(int microbatch);

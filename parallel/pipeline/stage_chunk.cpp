@@ -2,18 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/stat_dtype.h"
-
 namespace ashlar {
-namespace {
-
-// The next `bytes` of the arena as an arena of their own.
-Arena take_arena(Arena& arena, size_t bytes) {
-  std::byte* data = arena.take(bytes);
-  return data == nullptr ? Arena() : Arena(data, bytes);
-}
-
-}  // namespace
 
 StageChunk::StageChunk(int stage, bool is_first, bool is_last, std::vector<std::unique_ptr<Layer>> layers,
                        int64_t width, DType dtype, std::vector<RecomputeGroup> groups)
@@ -31,129 +20,60 @@ size_t StageChunk::group_of(size_t layer) const {
   return found == groups_.end() ? kNone : static_cast<size_t>(found - groups_.begin());
 }
 
-void StageChunk::group_layout(Arena& arena, const RecomputeGroup& group, const BatchShape& shape,
-                              ActivationSlot& slot) const {
-  for (size_t layer = group.begin; layer < group.end; ++layer) {
-    slot.saved[layer] = take_arena(arena, layers_[layer]->bytes(shape).saved);
-    if (layer + 1 < group.end) {
-      slot.outputs[layer] = boundary_layout(arena, shape);
-    }
+bool StageChunk::ends_group(size_t layer) const {
+  const size_t group = group_of(layer);
+  return group != kNone && layer + 1 == groups_[group].end;
+}
+
+bool StageChunk::reads_values(ActionKind kind, size_t layer) const {
+  const Layer& of = *layers_[layer];
+  switch (kind) {
+    case ActionKind::kBackwardInput:
+      return of.input_pass_reads_values();
+    case ActionKind::kBackwardWeight:
+      return of.weight_pass_reads_values();
+    case ActionKind::kBackward:
+      return of.input_pass_reads_values() || of.weight_pass_reads_values();
+    default:
+      return true;
   }
 }
 
-void StageChunk::scratch_layout(Arena& arena, const RecomputeGroup& group, const BatchShape& shape,
-                                ActivationSlot& slot) const {
-  size_t largest = 0;
-  for (size_t layer = group.begin; layer < group.end; ++layer) {
-    largest = std::max(largest, layers_[layer]->bytes(shape).saved);
-  }
-  const Arena shared = take_arena(arena, largest);
-  TensorView turns[2];
-  for (size_t layer = group.begin; layer < group.end; ++layer) {
-    slot.saved[layer] = shared;
-    if (layer + 1 < group.end) {
-      TensorView& turn = turns[layer % 2];
-      slot.outputs[layer] = turn = layer < group.begin + 2 ? boundary_layout(arena, shape) : turn;
-    }
-  }
+size_t StageChunk::first_read(ActionKind kind) const {
+  return kind == ActionKind::kForward ? 0 : first_read_below(kind, num_layers());
 }
 
-size_t StageChunk::group_bytes(const RecomputeGroup& group, const BatchShape& shape, bool scratch) const {
-  Arena counting;
-  ActivationSlot unused;
-  unused.saved.resize(num_layers());
-  unused.outputs.resize(num_layers());
-  scratch ? scratch_layout(counting, group, shape, unused) : group_layout(counting, group, shape, unused);
-  return counting.used();
+size_t StageChunk::first_read_below(ActionKind kind, size_t end) const {
+  for (size_t layer = end; layer-- > 0;) {
+    if (kind != ActionKind::kBackwardWeight && ends_group(layer)) {
+      return groups_[group_of(layer)].begin;
+    }
+    if (reads_values(kind, layer)) {
+      return layer;
+    }
+  }
+  return kNoLayer;
+}
+
+size_t StageChunk::next_read(ActionKind kind, size_t layer) const {
+  const size_t next = first_read_below(kind, layer);
+  return next != kNoLayer && next + 1 == layer ? next : kNoLayer;
 }
 
 std::vector<Parameter*> StageChunk::parameters() const {
   std::vector<Parameter*> all;
-  for (const auto& layer : layers_) {
-    for (Parameter* parameter : layer->parameters()) {
-      all.push_back(parameter);
-    }
+  for (const std::vector<Parameter*>& of_layer : parameters_by_layer()) {
+    all.insert(all.end(), of_layer.begin(), of_layer.end());
   }
   return all;
 }
 
-TensorView StageChunk::boundary_layout(Arena& arena, const BatchShape& shape) const {
-  return take_tensor(arena, dtype_, {shape.batch, shape.seq, width_});
-}
-
-StageChunk::ActivationSlot StageChunk::activation_layout(Arena& arena, const BatchShape& shape) const {
-  ActivationSlot slot;
-  const Shape tokens{shape.batch, shape.seq};
-  if (is_first_ || is_last_) {
-    slot.batch.tokens = take_tensor(arena, DType::kI32, tokens);
-    slot.batch.targets = take_tensor(arena, DType::kI32, tokens);
-    slot.batch.mask = take_tensor(arena, DType::kF32, tokens);
-  }
-  if (is_first_) {
-    slot.batch.order = take_tensor(arena, DType::kI32, {tokens.num_elements()});
-  }
-  if (!is_first_) {
-    slot.input = boundary_layout(arena, shape);
-  }
+std::vector<std::vector<Parameter*>> StageChunk::parameters_by_layer() const {
+  std::vector<std::vector<Parameter*>> all;
   for (const auto& layer : layers_) {
-    const size_t group = group_of(slot.saved.size());
-    const bool ends_group = group != kNone && slot.saved.size() + 1 == groups_[group].end;
-    slot.saved.push_back(group == kNone ? take_arena(arena, layer->bytes(shape).saved) : Arena());
-    if (layer->has_output()) {
-      slot.outputs.push_back(group == kNone || ends_group ? boundary_layout(arena, shape) : TensorView{});
-    }
+    all.push_back(layer->parameters());
   }
-  if (is_last_) {
-    slot.losses = take_tensor(arena, kernels::stat_dtype(dtype_), tokens);
-  }
-  return slot;
-}
-
-StageChunk::GradientSlot StageChunk::gradient_layout(Arena& arena, const BatchShape& shape, bool split_backward) const {
-  GradientSlot slot;
-  if (split_backward) {
-    for (const RecomputeGroup& group : groups_) {
-      slot.groups.push_back(take_arena(arena, group_bytes(group, shape, false)));
-    }
-    for (size_t layer = 0; layer < num_layers(); ++layer) {
-      slot.pending.push_back(take_arena(arena, layers_[layer]->bytes(shape).pending));
-      if (layer + 1 < num_layers()) {
-        slot.between.push_back(boundary_layout(arena, shape));
-      }
-    }
-    return slot;
-  }
-  size_t largest = 0;
-  for (const auto& layer : layers_) {
-    largest = std::max(largest, layer->bytes(shape).pending);
-  }
-  const Arena shared = take_arena(arena, largest);
-  slot.pending.assign(num_layers(), shared);
-  if (num_layers() > 1) {
-    const TensorView turns[2] = {boundary_layout(arena, shape), boundary_layout(arena, shape)};
-    for (size_t layer = 0; layer + 1 < num_layers(); ++layer) {
-      slot.between.push_back(turns[layer % 2]);
-    }
-  }
-  return slot;
-}
-
-size_t StageChunk::workspace_bytes(const BatchShape& shape) const {
-  size_t largest = 0;
-  for (size_t layer = 0; layer < num_layers(); ++layer) {
-    const size_t group = group_of(layer);
-    const size_t around =
-        group == kNone ? 0
-                       : std::max(group_bytes(groups_[group], shape, false), group_bytes(groups_[group], shape, true));
-    largest = std::max(largest, around + layers_[layer]->bytes(shape).workspace);
-  }
-  return largest;
-}
-
-size_t StageChunk::saved_bytes(const BatchShape& shape) const {
-  Arena counting;
-  activation_layout(counting, shape);
-  return counting.used();
+  return all;
 }
 
 ConstTensorView StageChunk::input_of(const ActivationSlot& slot, size_t layer) const {
@@ -164,7 +84,8 @@ ConstTensorView StageChunk::doutput_of(const GradientSlot& grads, ConstTensorVie
   return layer + 1 == num_layers() ? doutput : ConstTensorView(grads.between[layer]);
 }
 
-void StageChunk::forward(LayerContext& context, ActivationSlot& slot, int microbatch, const ActivationHook& hook) {
+void StageChunk::forward(const StagePass& pass, ActivationSlot& slot, const ActivationHook& hook) {
+  LayerContext& context = pass.context;
   context.batch = slot.batch;
   context.losses = slot.losses;
   size_t mark = 0;
@@ -178,24 +99,32 @@ void StageChunk::forward(LayerContext& context, ActivationSlot& slot, int microb
     const TensorView input = layer == 0 ? slot.input : slot.outputs[layer - 1];
     const TensorView output = layers_[layer]->has_output() ? slot.outputs[layer] : TensorView{};
     if (hook && has_input) {
-      hook(stage_, microbatch, static_cast<int>(layer), false, input);
+      hook(stage_, pass.microbatch, static_cast<int>(layer), false, input);
     }
+    pass.sync.need_values(stage_, layer, layer + 1 < num_layers() ? layer + 1 : kNoLayer);
     layers_[layer]->forward(context, output, input, {slot.saved[layer], Arena()});
+    pass.sync.done_values(stage_, layer);
     if (hook) {
-      hook(stage_, microbatch, static_cast<int>(layer), true, output.data != nullptr ? output : slot.losses);
+      hook(stage_, pass.microbatch, static_cast<int>(layer), true, output.data != nullptr ? output : slot.losses);
     }
-    if (group != kNone && layer + 1 == groups_[group].end) {
+    if (ends_group(layer)) {
       context.workspace.reset_to(mark);
     }
   }
 }
 
 // Runs a group's forward passes again, to the bits of the first time; its last output is there already.
-void StageChunk::recompute(const RecomputeGroup& group, LayerContext& context, ActivationSlot& slot, Arena& arena) {
-  group_layout(arena, group, context.shape, slot);
+void StageChunk::recompute(ActionKind kind, const RecomputeGroup& group, const StagePass& pass, ActivationSlot& slot,
+                           Arena& arena) {
+  group_layout(arena, group, pass.context.shape, slot);
   for (size_t layer = group.begin; layer < group.end; ++layer) {
-    const TensorView output = layer + 1 < group.end ? slot.outputs[layer] : TensorView{};
-    layers_[layer]->forward(context, output, input_of(slot, layer), {slot.saved[layer], Arena()});
+    const bool is_last = layer + 1 == group.end;
+    pass.sync.need_values(stage_, layer, is_last ? next_read(kind, layer) : layer + 1);
+    layers_[layer]->forward(pass.context, is_last ? TensorView{} : slot.outputs[layer], input_of(slot, layer),
+                            {slot.saved[layer], Arena()});
+    if (!is_last) {
+      pass.sync.done_values(stage_, layer);
+    }
   }
 }
 
@@ -206,45 +135,73 @@ void StageChunk::layer_backward_input(size_t layer, LayerContext& context, Activ
                                  {slot.saved[layer], grads.pending[layer]});
 }
 
-void StageChunk::layer_backward_weight(size_t layer, LayerContext& context, ActivationSlot& slot, GradientSlot& grads,
+void StageChunk::layer_backward_weight(size_t layer, const StagePass& pass, ActivationSlot& slot, GradientSlot& grads,
                                        ConstTensorView doutput) {
-  layers_[layer]->backward_weight(context, doutput_of(grads, doutput, layer), input_of(slot, layer),
+  pass.context.grad_write = pass.sync.need_grads(stage_, layer, pass.microbatch);
+  layers_[layer]->backward_weight(pass.context, doutput_of(grads, doutput, layer), input_of(slot, layer),
                                   {slot.saved[layer], grads.pending[layer]});
+  pass.sync.done_grads(stage_, layer, pass.microbatch);
 }
 
-void StageChunk::backward_input(LayerContext& context, ActivationSlot& slot, GradientSlot& grads, TensorView dinput,
+void StageChunk::backward_input(const StagePass& pass, ActivationSlot& slot, GradientSlot& grads, TensorView dinput,
                                 ConstTensorView doutput) {
-  context.batch = slot.batch;
+  constexpr ActionKind kKind = ActionKind::kBackwardInput;
+  pass.context.batch = slot.batch;
   for (size_t layer = num_layers(); layer-- > 0;) {
-    const size_t group = group_of(layer);
-    if (group != kNone && layer + 1 == groups_[group].end) {
-      Arena kept = grads.groups[group];
-      recompute(groups_[group], context, slot, kept);
+    const bool reads = ends_group(layer) || reads_values(kKind, layer);
+    if (ends_group(layer)) {
+      Arena kept = grads.groups[group_of(layer)];
+      recompute(kKind, groups_[group_of(layer)], pass, slot, kept);
+    } else if (reads) {
+      pass.sync.need_values(stage_, layer, next_read(kKind, layer));
     }
-    layer_backward_input(layer, context, slot, grads, dinput, doutput);
+    layer_backward_input(layer, pass.context, slot, grads, dinput, doutput);
+    if (reads) {
+      pass.sync.done_values(stage_, layer);
+    }
   }
 }
 
-void StageChunk::backward_weight(LayerContext& context, ActivationSlot& slot, GradientSlot& grads,
+void StageChunk::backward_weight(const StagePass& pass, ActivationSlot& slot, GradientSlot& grads,
                                  ConstTensorView doutput) {
-  context.batch = slot.batch;
+  constexpr ActionKind kKind = ActionKind::kBackwardWeight;
+  pass.context.batch = slot.batch;
   for (size_t layer = num_layers(); layer-- > 0;) {
-    layer_backward_weight(layer, context, slot, grads, doutput);
+    const bool reads = reads_values(kKind, layer);
+    if (reads) {
+      pass.sync.need_values(stage_, layer, next_read(kKind, layer));
+    }
+    layer_backward_weight(layer, pass, slot, grads, doutput);
+    if (reads) {
+      pass.sync.done_values(stage_, layer);
+    }
   }
 }
 
-void StageChunk::backward(LayerContext& context, ActivationSlot& slot, GradientSlot& grads, TensorView dinput,
+void StageChunk::backward(const StagePass& pass, ActivationSlot& slot, GradientSlot& grads, TensorView dinput,
                           ConstTensorView doutput) {
+  constexpr ActionKind kKind = ActionKind::kBackward;
+  LayerContext& context = pass.context;
   context.batch = slot.batch;
   size_t mark = 0;
   for (size_t layer = num_layers(); layer-- > 0;) {
     const size_t group = group_of(layer);
-    if (group != kNone && layer + 1 == groups_[group].end) {
+    const bool reads = ends_group(layer) || reads_values(kKind, layer);
+    const bool weight_pass_reads = reads_values(ActionKind::kBackwardWeight, layer);
+    if (ends_group(layer)) {
       mark = context.workspace.mark();
-      recompute(groups_[group], context, slot, context.workspace);
+      recompute(kKind, groups_[group], pass, slot, context.workspace);
+    } else if (reads) {
+      pass.sync.need_values(stage_, layer, next_read(kKind, layer));
     }
     layer_backward_input(layer, context, slot, grads, dinput, doutput);
-    layer_backward_weight(layer, context, slot, grads, doutput);
+    if (reads && !weight_pass_reads) {
+      pass.sync.done_values(stage_, layer);
+    }
+    layer_backward_weight(layer, pass, slot, grads, doutput);
+    if (weight_pass_reads) {
+      pass.sync.done_values(stage_, layer);
+    }
     if (group != kNone && layer == groups_[group].begin) {
       context.workspace.reset_to(mark);
     }

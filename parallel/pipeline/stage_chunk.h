@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "parallel/layers/layer.h"
+#include "parallel/pipeline/param_sync.h"
+#include "parallel/schedule/action.h"
 
 namespace ashlar {
 
@@ -18,6 +20,13 @@ using ActivationHook = std::function<void(int stage, int microbatch, int layer, 
 struct RecomputeGroup {
   size_t begin = 0;
   size_t end = 0;
+};
+
+// What a pass of one micro-batch over a stage is given.
+struct StagePass {
+  LayerContext& context;
+  ParamSync& sync;
+  int microbatch = 0;
 };
 
 class StageChunk {
@@ -48,6 +57,10 @@ class StageChunk {
   const std::vector<std::unique_ptr<Layer>>& layers() const { return layers_; }
   const std::vector<RecomputeGroup>& groups() const { return groups_; }
   std::vector<Parameter*> parameters() const;
+  std::vector<std::vector<Parameter*>> parameters_by_layer() const;
+
+  // Pure. The layer whose values this kind of pass reads first, kNoLayer when it reads none.
+  size_t first_read(ActionKind kind) const;
 
   // The same code counts (counting arena) and lays out (real arena).
   ActivationSlot activation_layout(Arena& arena, const BatchShape& shape) const;
@@ -56,13 +69,13 @@ class StageChunk {
   size_t workspace_bytes(const BatchShape& shape) const;
   size_t saved_bytes(const BatchShape& shape) const;  // what activation_layout takes
 
-  // Stream-ordered; Collective over the tensor axis.
-  void forward(LayerContext& context, ActivationSlot& slot, int microbatch, const ActivationHook& hook);
+  // Stream-ordered; Collective over the tensor axis, and where the pass' ParamSync is so.
+  void forward(const StagePass& pass, ActivationSlot& slot, const ActivationHook& hook);
   // dinput and doutput [B,T,C]: gradients of the stage's input (not on the first stage) and output (not on the last).
-  void backward_input(LayerContext& context, ActivationSlot& slot, GradientSlot& grads, TensorView dinput,
+  void backward_input(const StagePass& pass, ActivationSlot& slot, GradientSlot& grads, TensorView dinput,
                       ConstTensorView doutput);
-  void backward_weight(LayerContext& context, ActivationSlot& slot, GradientSlot& grads, ConstTensorView doutput);
-  void backward(LayerContext& context, ActivationSlot& slot, GradientSlot& grads, TensorView dinput,
+  void backward_weight(const StagePass& pass, ActivationSlot& slot, GradientSlot& grads, ConstTensorView doutput);
+  void backward(const StagePass& pass, ActivationSlot& slot, GradientSlot& grads, TensorView dinput,
                 ConstTensorView doutput);
 
   TensorView output(const ActivationSlot& slot) const { return slot.outputs.back(); }
@@ -72,17 +85,25 @@ class StageChunk {
 
   size_t num_layers() const { return layers_.size(); }
   size_t group_of(size_t layer) const;  // kNone: outside all
+  bool ends_group(size_t layer) const;
+  bool reads_values(ActionKind kind, size_t layer) const;
+  // The layer that a backward walk reads first of [0, end), kNoLayer when none.
+  size_t first_read_below(ActionKind kind, size_t end) const;
+  // The one that it reads behind `layer`, when that is its neighbour.
+  size_t next_read(ActionKind kind, size_t layer) const;
   // Where a group's forward pass writes what its backward passes read: each layer has its own memory.
   void group_layout(Arena& arena, const RecomputeGroup& group, const BatchShape& shape, ActivationSlot& slot) const;
   // The same when only the forward pass itself reads it: all layers share memory.
   void scratch_layout(Arena& arena, const RecomputeGroup& group, const BatchShape& shape, ActivationSlot& slot) const;
   size_t group_bytes(const RecomputeGroup& group, const BatchShape& shape, bool scratch) const;
-  void recompute(const RecomputeGroup& group, LayerContext& context, ActivationSlot& slot, Arena& arena);
+  // Leaves the values of the group's last layer in place, whose backward pass comes next.
+  void recompute(ActionKind kind, const RecomputeGroup& group, const StagePass& pass, ActivationSlot& slot,
+                 Arena& arena);
   ConstTensorView input_of(const ActivationSlot& slot, size_t layer) const;
   ConstTensorView doutput_of(const GradientSlot& grads, ConstTensorView doutput, size_t layer) const;
   void layer_backward_input(size_t layer, LayerContext& context, ActivationSlot& slot, GradientSlot& grads,
                             TensorView dinput, ConstTensorView doutput);
-  void layer_backward_weight(size_t layer, LayerContext& context, ActivationSlot& slot, GradientSlot& grads,
+  void layer_backward_weight(size_t layer, const StagePass& pass, ActivationSlot& slot, GradientSlot& grads,
                              ConstTensorView doutput);
 
   int stage_;

@@ -19,7 +19,8 @@ GradReducer::GradReducer(const ProcessGrid& grid, Stream& stream, ParameterStore
   }
 }
 
-void GradReducer::reduce_grads(int stage) {
+void GradReducer::reduce_grads(int stage, int microbatch) {
+  DCHECK(microbatch < 0, "stage {}: gradients of micro-batch {} alone are not reduced", stage, microbatch);
   if (store_.is_sharded()) {
     reduce_to_owners(stage);
     return;

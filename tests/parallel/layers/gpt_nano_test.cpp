@@ -171,7 +171,8 @@ TEST_P(GptNano, EveryTensorOfTheForwardPass) {
                          .batch = {},
                          .training = false,
                          .losses = {}};
-    chunk->forward(context, slot, 0, {});
+    ParamsInPlace in_place;
+    chunk->forward({context, in_place}, slot, {});
     stream->synchronize();
 
     const int64_t rows = kBatch * kSeq;

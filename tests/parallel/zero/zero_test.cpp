@@ -126,7 +126,7 @@ TEST(Optimizer, NormIsTheSameOnEveryGrid) {
         GradReducer reducer(model.grid, *model.stream, model.store, 100);
         Optimizer optimizer(rank, model.grid, *model.stream, model.store, {});
         model.fill_gradients(1.0 / shape.data);
-        reducer.reduce_grads(model.chunk->stage());
+        reducer.reduce_grads(model.chunk->stage(), -1);
         reducer.combine_tied();
         const double norm = grad_norm(optimizer, *model.stream, 2.0);
         const std::lock_guard lock(mutex);
@@ -179,7 +179,7 @@ TEST(GradReducer, BucketsCutAnywhere) {
       Model model(rank, {1, 1, 2});
       GradReducer reducer(model.grid, *model.stream, model.store, bucket);
       model.fill_gradients(1.0 + 0.1 * rank.world.rank());
-      reducer.reduce_grads(0);
+      reducer.reduce_grads(0, -1);
       const auto bytes = Arena::aligned(static_cast<size_t>(bucket) * sizeof(float));
       EXPECT_EQ(static_cast<size_t>(model.grid.data().num_ops(OpKind::kAllReduce)),
                 (model.store.grad_bytes() + bytes - 1) / bytes);
@@ -197,7 +197,7 @@ TEST(GradReducer, LeavesOtherStagesAlone) {
   run_ranks(1, [](RankContext& rank) {
     Model model(rank, {1, 1, 1});
     GradReducer reducer(model.grid, *model.stream, model.store, 100);
-    reducer.reduce_grads(1);
+    reducer.reduce_grads(1, -1);
     EXPECT_EQ(model.grid.data().num_ops(OpKind::kAllReduce), 0);
   });
 }
