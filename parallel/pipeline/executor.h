@@ -27,6 +27,7 @@ using BatchReader = std::function<void(int microbatch, MicroBatch& batch)>;
 struct ExecutorHooks {
   std::function<void(const Action&)> before_action;
   ActivationHook on_activation;
+  GradientHook on_gradients;
 };
 
 // Bytes by kind, known before the first step; the arenas are laid out from the same numbers.

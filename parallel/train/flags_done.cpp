@@ -183,7 +183,7 @@ void model_and_grid(Rows& t) {
       .by_default("dynamic");
   t.row("initial-loss-scale", &O::initial_loss_scale, "X", "with --fp16: the dynamic loss scale of the first step")
       .within(kLossScales)
-      .by_default("4294967296 = 2^32");
+      .by_default("4294967296");
   t.row("initial-scale-power", &O::initial_scale_power, "N",
         "the same as a power of two, as in DeepSpeed's files: --initial-loss-scale 2^N")
       .within({.min = -20, .max = 64})

@@ -34,20 +34,23 @@ void TestFaults::install(Training& training) {
     infinity_ = training.rank.device.allocate_host(sizeof(float), "--test-overflow");
     *reinterpret_cast<float*>(infinity_.data()) = std::numeric_limits<float>::infinity();
   }
-  hooks.before_action = [this, &training](const Action& action) {
-    if (hang_ && is_now(*hang_, training)) {
-      const bool here =
-          hang_->point == "receive"
-              ? action.kind == ActionKind::kRecvForward || action.kind == ActionKind::kRecvBackward
-              : hang_->point == "all-reduce" && action.kind == ActionKind::kForward;  // the first layer's comes next
-      if (here) {
+  if (hang_ && hang_->point != "checkpoint") {
+    hooks.before_action = [this, &training](const Action& action) {
+      const bool here = hang_->point == "receive"
+                            ? action.kind == ActionKind::kRecvForward || action.kind == ActionKind::kRecvBackward
+                            : action.kind == ActionKind::kForward;  // the first layer's all-reduce comes next
+      if (here && is_now(*hang_, training)) {
         sleep_for_ever();
       }
-    }
-    if (overflow_ && action.kind == ActionKind::kReduceGrads && is_now(*overflow_, training)) {
-      training.stream->copy(overflowing_->grad.data, infinity_.data(), sizeof(float));
-    }
-  };
+    };
+  }
+  if (overflowing_ != nullptr) {
+    hooks.on_gradients = [this, &training](int stage, int microbatch, size_t layer) {
+      if (microbatch == 0 && stage == overflow_stage_ && layer == overflow_layer_ && is_now(*overflow_, training)) {
+        training.stream->copy(overflowing_->grad.data, infinity_.data(), sizeof(float));
+      }
+    };
+  }
   if (nan_) {
     const size_t bytes = dtype_bytes(training.config.dtype);
     not_a_number_ = training.rank.device.allocate_host(bytes, "--test-nan");
@@ -69,14 +72,20 @@ void TestFaults::find_gradient(const Training& training) {
       return;
     }
     std::vector<std::string> names;
-    for (const ParameterStore::Entry& entry : training.store.entries()) {
-      const Parameter& parameter = *entry.parameter;
-      if (!entry.counted && !parameter.shard.is_split()) {
-        continue;
-      }
-      names.push_back(parameter.name);
-      if (overflowing_ == nullptr && (overflow_->tensor.empty() || overflow_->tensor == parameter.name)) {
-        overflowing_ = &parameter;
+    for (const auto& chunk : training.chunks) {
+      const std::vector<std::vector<Parameter*>> layers = chunk->parameters_by_layer();
+      for (size_t layer = 0; layer < layers.size(); ++layer) {
+        for (const Parameter* parameter : layers[layer]) {
+          if (!parameter->shard.is_split() && training.grid.coordinate().tensor != 0) {
+            continue;
+          }
+          names.push_back(parameter->name);
+          if (overflowing_ == nullptr && (overflow_->tensor.empty() || overflow_->tensor == parameter->name)) {
+            overflowing_ = parameter;
+            overflow_stage_ = chunk->stage();
+            overflow_layer_ = layer;
+          }
+        }
       }
     }
     REQUIRE(overflowing_ != nullptr, ErrorCode::kUsage,

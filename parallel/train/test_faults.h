@@ -28,9 +28,11 @@ class TestFaults {
   std::optional<TestPoint> write_;
   void find_gradient(const Training& training);
 
-  Buffer not_a_number_;  // pinned, of the type of the activations
-  Buffer infinity_;      // pinned, of the type of the gradients
-  const Parameter* overflowing_ = nullptr;
+  Buffer not_a_number_;                     // pinned, of the type of the activations
+  Buffer infinity_;                         // pinned, of the type of the gradients
+  const Parameter* overflowing_ = nullptr;  // on the rank that it is about
+  int overflow_stage_ = 0;
+  size_t overflow_layer_ = 0;
 };
 
 }  // namespace ashlar

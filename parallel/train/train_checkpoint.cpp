@@ -44,11 +44,9 @@ constexpr std::array kTrainingFlags = {
     "eod-mask-loss",
     "bf16",
     "fp16",
-    "loss-scale",
-    "min-loss-scale",
-    "loss-scale-window",
-    "hysteresis",
 };
+// The same, where both runs are in fp16.
+constexpr std::array kLossScaleFlags = {"loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis"};
 
 // The inverse of options_json, for settings that still exist.
 TrainOptions options_from_json(const nlohmann::json& json) {
@@ -84,14 +82,22 @@ void compare_settings(const Training& training, const nlohmann::json& saved, con
   if (training.rank.world.rank() != 0) {
     return;
   }
+  const auto compare = [&](const char* flag) {
+    if (saved.contains(flag) && now.contains(flag) && saved[flag] != now[flag]) {
+      training.rank.log.warning("--load {}: --{} was {}, is {} now; losses will differ from an uninterrupted run",
+                                directory, flag, saved[flag].dump(), now[flag].dump());
+    }
+  };
   for (const char* flag : kTrainingFlags) {
     if (std::string_view(flag) == "lr-decay-iters" && training.options.lr_decay_style == "constant" &&
         saved.value("lr-decay-style", "") == "constant") {
       continue;  // it follows --train-iters, and nothing decays
     }
-    if (saved.contains(flag) && now.contains(flag) && saved[flag] != now[flag]) {
-      training.rank.log.warning("--load {}: --{} was {}, is {} now; losses will differ from an uninterrupted run",
-                                directory, flag, saved[flag].dump(), now[flag].dump());
+    compare(flag);
+  }
+  for (const char* flag : kLossScaleFlags) {
+    if (training.options.fp16 && saved.value("fp16", false)) {
+      compare(flag);
     }
   }
 }

@@ -81,11 +81,11 @@ TEST_F(LossScale, EndsWithAdviceWhenItCannotFall) {
   expect_error(
       pretrain(2, flags.with(kGrid122).with("--initial-scale-power 64 --min-loss-scale 1.8446744073709552e19")),
       ErrorCode::kNumerics,
-      {"step 10: the gradients overflowed in 10 steps in a row at loss scale 18446744073709552000, which "
+      {"step 10: the gradients overflowed in 10 steps in a row at loss scale 1.8446744073709552e+19, which "
        "--min-loss-scale keeps it from falling below",
        "the gradient of", "The weights are those of update 0", "Give a lower --min-loss-scale", "--bf16"});
   expect_error(pretrain(1, flags.with("--loss-scale 1e19")), ErrorCode::kNumerics,
-               {"step 10: the gradients overflowed in 10 steps in a row at loss scale 10000000000000000000, which "
+               {"step 10: the gradients overflowed in 10 steps in a row at loss scale 1e+19, which "
                 "--loss-scale keeps",
                 "Leave out --loss-scale"});
 }

@@ -68,7 +68,7 @@ Line line_behind(Training& training, const StepResult& result) {
 }
 
 struct RunPart {
-  std::string load, save;
+  std::string load{}, save{};
   int64_t save_at = 0;  // 0: behind the last step
 };
 
@@ -105,7 +105,6 @@ void check_overflow_on(const GridShape& grid, int zero_stage, const std::string&
   TrainOptions options = in_fp16(model_xs(), 4096);
   options.hysteresis = 1;
   options.zero_stage = zero_stage;
-  const Lines whole = run_lines(options, grid, 2)[0];
   options.test_overflow = fmt::format("rank={},step=3", bad_rank);
   if (!tensor.empty()) {
     options.test_overflow += ",tensor=" + tensor;
@@ -113,7 +112,6 @@ void check_overflow_on(const GridShape& grid, int zero_stage, const std::string&
   const std::vector<Lines> ranks = run_lines(options, grid, 4);
   for (const Lines& lines : ranks) {
     ASSERT_EQ(lines.size(), 4u);
-    EXPECT_EQ(lines[1].state, whole[1].state);
     EXPECT_EQ(lines[2].outcome, StepOutcome::kSkipped);
     EXPECT_TRUE(std::isfinite(lines[2].loss));
     EXPECT_FALSE(std::isfinite(lines[2].grad_norm));
@@ -165,8 +163,6 @@ TEST(FewFp16, AFaultInATensorThatIsNotThereIsRefused) {
 void check_warm_up(const GridShape& grid) {
   TrainOptions options = in_fp16(model_xs(), kDefaultInitialLossScale);
   options.lr_warmup_iters = 10;
-  options.lr_decay_style = "linear";
-  options.lr_decay_iters = 1000;
   const std::vector<Lines> ranks = run_lines(options, grid, 24);
   const Lines& lines = ranks[0];
   int64_t skipped = 0, updates = 0;

@@ -26,8 +26,8 @@ class HalfPrecision : public testing::TestWithParam<const char*> {
 };
 class HalfPrecisionGrids : public HalfPrecision {};
 const auto kPrecisions = testing::Values("bf16", "fp16");
-INSTANTIATE_TEST_SUITE_P(Few, HalfPrecision, kPrecisions, [](const auto& info) { return info.param; });
-INSTANTIATE_TEST_SUITE_P(All, HalfPrecisionGrids, kPrecisions, [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Few, HalfPrecision, kPrecisions, [](const auto& instance) { return instance.param; });
+INSTANTIATE_TEST_SUITE_P(All, HalfPrecisionGrids, kPrecisions, [](const auto& instance) { return instance.param; });
 
 TinySource source_of(const TrainOptions& options) {
   return TinySource(options.seq_length, options.vocab_size);
