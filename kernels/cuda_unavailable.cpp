@@ -1,5 +1,6 @@
 // What the kernels' dispatch calls, in builds without CUDA kernels: such a build makes no stream of a GPU, so the first
 // of these, place_of, is where a mistake would show.
+#include "kernels/cuda/accumulate.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/bias.h"
@@ -59,6 +60,9 @@ void attention_forward(void*, float*, const AttentionCall&, StreamHandle) {
 }
 void attention_backward(void*, void*, void*, const void*, const void*, const float*, const AttentionCall&, float*,
                         StreamHandle) {
+  refuse();
+}
+void accumulate(void*, Element, const void*, Element, int64_t, StreamHandle) {
   refuse();
 }
 void activation_forward(Element, void*, const void*, int64_t, Activation, StreamHandle) {
@@ -124,10 +128,11 @@ void layernorm_backward(Element, void*, float*, float*, const void*, const void*
 void finish_step(double*, double*, const double*, const double*, int64_t, const StepSettings&, StreamHandle) {
   refuse();
 }
-void adamw_step(float*, float*, float*, const float*, void*, Element, int64_t, const double*, double, StreamHandle) {
+void adamw_step(float*, float*, float*, const void*, Element, void*, Element, int64_t, const double*, double,
+                StreamHandle) {
   refuse();
 }
-void sgd_step(float*, const float*, void*, Element, int64_t, const double*, double, StreamHandle) {
+void sgd_step(float*, const void*, Element, void*, Element, int64_t, const double*, double, StreamHandle) {
   refuse();
 }
 void fill_normal(float*, PhiloxKey, uint64_t, double, double, int64_t, StreamHandle) {
@@ -136,7 +141,7 @@ void fill_normal(float*, PhiloxKey, uint64_t, double, double, int64_t, StreamHan
 void fill_uniform(float*, PhiloxKey, uint64_t, int64_t, StreamHandle) {
   refuse();
 }
-void sum_of_squares(double*, const float*, int64_t, StreamHandle) {
+void sum_of_squares(double*, const void*, Element, int64_t, StreamHandle) {
   refuse();
 }
 void sum_in_order(double*, const float*, int64_t, StreamHandle) {

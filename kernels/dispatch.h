@@ -45,4 +45,14 @@ void with_stat_type(DType dtype, std::string_view op, Function function) {
   }
 }
 
+// The same for gradients of parameters, which may also be kept and summed over ranks in bf16.
+template <typename Function>
+void with_gradient_type(DType dtype, std::string_view op, Function function) {
+  if (dtype == DType::kBF16) {
+    function(BFloat16{});
+  } else {
+    with_stat_type(dtype, op, function);
+  }
+}
+
 }  // namespace ashlar::kernels

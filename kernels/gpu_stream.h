@@ -30,5 +30,7 @@ GpuStream* gpu_of(Stream& stream, std::string_view op);
 
 // Pure. Throws for types that GPUs have no kernels for.
 Element element_of(std::string_view op, DType dtype);
+// Pure. The same for gradients of parameters, which are fp32 or bf16.
+Element gradient_element_of(std::string_view op, DType dtype);
 
 }  // namespace ashlar::kernels

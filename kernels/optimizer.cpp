@@ -14,6 +14,12 @@ void check_copy(std::string_view op, const TensorView& copy, int64_t n) {
   }
 }
 
+// Gradients have the parameters' type, or are bf16.
+void check_gradient(std::string_view op, const ConstTensorView& grad, const TensorView& param) {
+  const DType dtype = grad.dtype == DType::kBF16 ? DType::kBF16 : param.dtype;
+  check_view(op, "grad", grad, dtype, param.num_elements());
+}
+
 Element copy_element(const TensorView& copy) {
   return copy.dtype == DType::kF16 ? Element::kF16 : Element::kBf16;
 }
@@ -28,6 +34,18 @@ void with_copy(TensorView copy, Function function) {
   } else {
     function(copy.as<Float16>());
   }
+}
+
+// Calls function(T{}, Grad{}) with the types of parameters and gradients.
+template <typename Function>
+void with_types(const TensorView& param, const ConstTensorView& grad, std::string_view op, Function function) {
+  with_stat_type(param.dtype, op, [&](auto zero) {
+    if (grad.dtype == DType::kBF16) {
+      function(zero, BFloat16{});
+    } else {
+      function(zero, zero);
+    }
+  });
 }
 
 }  // namespace
@@ -58,18 +76,19 @@ void adamw_step(TensorView param, TensorView first_moment, TensorView second_mom
   check_view(kOp, "param", param, param.dtype, n);
   check_view(kOp, "first_moment", first_moment, param.dtype, n);
   check_view(kOp, "second_moment", second_moment, param.dtype, n);
-  check_view(kOp, "grad", grad, param.dtype, n);
+  check_gradient(kOp, grad, param);
   check_view(kOp, "scalars", scalars, DType::kF64, kNumUpdateScalars);
   check_copy(kOp, copy, n);
   if (const GpuStream* gpu = gpu_of(stream, kOp)) {
-    return cuda::adamw_step(param.as<float>(), first_moment.as<float>(), second_moment.as<float>(), grad.as<float>(),
-                            copy.data, copy_element(copy), n, scalars.as<double>(), weight_decay, gpu->handle());
+    return cuda::adamw_step(param.as<float>(), first_moment.as<float>(), second_moment.as<float>(), grad.data,
+                            gradient_element_of(kOp, grad.dtype), copy.data, copy_element(copy), n,
+                            scalars.as<double>(), weight_decay, gpu->handle());
   }
   with_copy(copy, [&](auto* copy_data) {
-    with_stat_type(param.dtype, kOp, [&]<typename T>(T) {
+    with_types(param, grad, kOp, [&]<typename T, typename Grad>(T, Grad) {
       launch(stream, kOp,
              [=, param = param.as<T>(), first = first_moment.as<T>(), second = second_moment.as<T>(),
-              grad = grad.as<T>(), scalars = scalars.as<double>()] {
+              grad = grad.as<Grad>(), scalars = scalars.as<double>()] {
                cpu::adamw_step(param, first, second, grad, copy_data, n, scalars, weight_decay);
              });
     });
@@ -81,16 +100,16 @@ void sgd_step(TensorView param, ConstTensorView grad, TensorView copy, ConstTens
   constexpr std::string_view kOp = "sgd_step";
   const int64_t n = param.num_elements();
   check_view(kOp, "param", param, param.dtype, n);
-  check_view(kOp, "grad", grad, param.dtype, n);
+  check_gradient(kOp, grad, param);
   check_view(kOp, "scalars", scalars, DType::kF64, kNumUpdateScalars);
   check_copy(kOp, copy, n);
   if (const GpuStream* gpu = gpu_of(stream, kOp)) {
-    return cuda::sgd_step(param.as<float>(), grad.as<float>(), copy.data, copy_element(copy), n, scalars.as<double>(),
-                          weight_decay, gpu->handle());
+    return cuda::sgd_step(param.as<float>(), grad.data, gradient_element_of(kOp, grad.dtype), copy.data,
+                          copy_element(copy), n, scalars.as<double>(), weight_decay, gpu->handle());
   }
   with_copy(copy, [&](auto* copy_data) {
-    with_stat_type(param.dtype, kOp, [&]<typename T>(T) {
-      launch(stream, kOp, [=, param = param.as<T>(), grad = grad.as<T>(), scalars = scalars.as<double>()] {
+    with_types(param, grad, kOp, [&]<typename T, typename Grad>(T, Grad) {
+      launch(stream, kOp, [=, param = param.as<T>(), grad = grad.as<Grad>(), scalars = scalars.as<double>()] {
         cpu::sgd_step(param, grad, copy_data, n, scalars, weight_decay);
       });
     });

@@ -21,8 +21,8 @@ void finish_step(TensorView results, TensorView scalars, ConstTensorView totals,
 // rate), with `scalars` of finish_step:
 //   g = factor * grad;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g g
 //   p = p (1 - rate * decay) - rate * (m / (1 - b1^step)) / (sqrt(v / (1 - b2^step)) + epsilon)
-// Stream-ordered. param, first_moment, second_moment, grad [n]: fp32 or fp64. copy [n] (bf16 or fp16, or without data)
-// = param rounded.
+// Stream-ordered. param, first_moment, second_moment [n]: fp32 or fp64; grad [n]: the same, or bf16. copy [n] (bf16 or
+// fp16, or without data) = param rounded.
 void adamw_step(TensorView param, TensorView first_moment, TensorView second_moment, ConstTensorView grad,
                 TensorView copy, ConstTensorView scalars, double weight_decay, Stream& stream);
 

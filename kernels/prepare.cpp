@@ -60,4 +60,10 @@ Element element_of(std::string_view op, DType dtype) {
   }
 }
 
+Element gradient_element_of(std::string_view op, DType dtype) {
+  const Element element = element_of(op, dtype);
+  DCHECK(element != Element::kF16, "{} takes gradients in fp32 or bf16, not in fp16", op);
+  return element;
+}
+
 }  // namespace ashlar::kernels

@@ -13,9 +13,9 @@ void sum_of_squares(TensorView blocks, ConstTensorView x, Stream& stream) {
   check_view(kOp, "x", x, x.dtype, n);
   check_view(kOp, "blocks", blocks, DType::kF64, (n + kNormBlock - 1) / kNormBlock);
   if (const GpuStream* gpu = gpu_of(stream, kOp)) {
-    return cuda::sum_of_squares(blocks.as<double>(), x.as<float>(), n, gpu->handle());
+    return cuda::sum_of_squares(blocks.as<double>(), x.data, gradient_element_of(kOp, x.dtype), n, gpu->handle());
   }
-  with_stat_type(x.dtype, kOp, [&](auto zero) {
+  with_gradient_type(x.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp,
            [blocks_data = blocks.as<double>(), x_data = x.as<T>(), n] { cpu::sum_of_squares(blocks_data, x_data, n); });

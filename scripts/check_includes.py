@@ -11,18 +11,19 @@ from pathlib import Path
 # The include direction: a folder may include itself, what stands here, and what those may include.
 DIRECTLY_BELOW = {
     "runtime/base": [],
+    "runtime/disk": ["runtime/base"],
     "runtime/device": ["runtime/base"],
     "runtime/tensor": ["runtime/device"],
     "runtime/comm": ["runtime/tensor"],
     "runtime/data": ["runtime/comm"],
-    "runtime/checkpoint": ["runtime/comm"],
+    "runtime/checkpoint": ["runtime/comm", "runtime/disk"],
     "runtime/metrics": ["runtime/comm"],
     "kernels": ["runtime/tensor"],
     "parallel/grid": ["runtime/comm"],
     "parallel/layers": ["runtime/data", "kernels"],
     "parallel/schedule": ["runtime/base"],
     "parallel/pipeline": ["parallel/layers", "parallel/schedule", "parallel/grid"],
-    "parallel/zero": ["parallel/pipeline"],
+    "parallel/zero": ["parallel/pipeline", "runtime/disk"],
     "parallel/model": ["parallel/pipeline", "runtime/checkpoint"],
     "parallel/plan": ["parallel/schedule", "parallel/model", "parallel/zero"],
     "parallel/train": ["runtime/data", "runtime/checkpoint", "runtime/metrics", "parallel/zero", "parallel/model",
@@ -36,13 +37,15 @@ LIBRARY_FOLDERS = [
     ("CUDA", r"(cuda|vector_types|cublas|curand|cudnn|nvtx|nvToolsExt|cooperative_groups|cub/|thrust/)", ["*/cuda", "tests/emulation"]),
     ("NCCL", r"nccl", ["*/nccl"]),
     ("oneDNN", r"(dnnl|oneapi/)", ["kernels/cpu"]),
+    ("liburing", r"liburing", ["runtime/disk/uring"]),
     ("spdlog", r"spdlog/", ["runtime/base"]),
     ("CLI11", r"CLI/", ["parallel/train", "examples", "tests/gpu"]),
     ("xxHash", r"xxhash\.h$", ["runtime/base", "runtime/data", "runtime/checkpoint"]),
 ]
 
 PRIVATE_FOLDERS = {"runtime/comm/mpi": "runtime/comm", "runtime/comm/thread": "runtime/comm",
-                   "runtime/comm/host": "runtime/comm", "kernels/cpu": "kernels", "kernels/cuda": "kernels"}
+                   "runtime/comm/host": "runtime/comm", "kernels/cpu": "kernels", "kernels/cuda": "kernels",
+                   "runtime/disk/uring": "runtime/disk"}
 
 # Our own headers that bring CUDA's types along: only folders that may include CUDA's or NCCL's headers include them.
 CUDA_CARRIERS = ["runtime/device/cuda/cuda_check.h", "runtime/device/cuda/cuda_stream.h"]

@@ -10,6 +10,7 @@ packages=(
   libdnnl-dev                                              # matrix products on the CPU
   libspdlog-dev libfmt-dev libcli11-dev nlohmann-json3-dev # log, flags, JSON
   libxxhash-dev                                            # hashes of checkpoints
+  liburing-dev                                             # optimizer state and weights in files
   libgtest-dev libgmock-dev libbenchmark-dev               # tests and benches
   clang-format python3                                     # scripts/check.sh
   bible-kjv bible-kjv-text                                 # the quick start's text, public domain

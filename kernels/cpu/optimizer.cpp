@@ -52,8 +52,8 @@ void finish_step(double* results, double* scalars, const double* totals, const d
 // Scalars are fp64 and rounded once; the update then needs one division and one root per element:
 //   m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) * rate
 //     = m * [rate / (1 - b1^t)] / (sqrt(v) * [1 / sqrt(1 - b2^t)] + eps)
-template <typename T, typename Copy>
-void adamw_step(T* param, T* first_moment, T* second_moment, const T* grad, Copy* copy, int64_t n,
+template <typename T, typename Grad, typename Copy>
+void adamw_step(T* param, T* first_moment, T* second_moment, const Grad* grad, Copy* copy, int64_t n,
                 const double* scalars, double weight_decay) {
   if (scalars[kSkip] != 0) {
     return;
@@ -70,7 +70,7 @@ void adamw_step(T* param, T* first_moment, T* second_moment, const T* grad, Copy
   for_blocks(n, [=](int64_t begin, int64_t end) {
 #pragma GCC ivdep
     for (int64_t i = begin; i < end; ++i) {
-      const T g = factor * grad[i];
+      const T g = factor * widen(grad[i]);
       const T m = beta1 * first_moment[i] + one_minus_beta1 * g;
       const T v = beta2 * second_moment[i] + one_minus_beta2 * g * g;
       first_moment[i] = m;
@@ -81,8 +81,8 @@ void adamw_step(T* param, T* first_moment, T* second_moment, const T* grad, Copy
   });
 }
 
-template <typename T, typename Copy>
-void sgd_step(T* param, const T* grad, Copy* copy, int64_t n, const double* scalars, double weight_decay) {
+template <typename T, typename Grad, typename Copy>
+void sgd_step(T* param, const Grad* grad, Copy* copy, int64_t n, const double* scalars, double weight_decay) {
   if (scalars[kSkip] != 0) {
     return;
   }
@@ -91,19 +91,23 @@ void sgd_step(T* param, const T* grad, Copy* copy, int64_t n, const double* scal
   for_blocks(n, [=](int64_t begin, int64_t end) {
 #pragma GCC ivdep
     for (int64_t i = begin; i < end; ++i) {
-      param[i] = param[i] * keep - scaled_rate * grad[i];
+      param[i] = param[i] * keep - scaled_rate * widen(grad[i]);
     }
     write_copy(copy, param, begin, end);
   });
 }
 
-#define INSTANTIATE(T, Copy)                                                                          \
-  template void adamw_step(T*, T*, T*, const T*, Copy*, int64_t, const double*, double weight_decay); \
-  template void sgd_step(T*, const T*, Copy*, int64_t, const double*, double weight_decay)
-INSTANTIATE(float, BFloat16);
-INSTANTIATE(float, Float16);
-INSTANTIATE(double, BFloat16);
-INSTANTIATE(double, Float16);
+#define INSTANTIATE(T, Grad, Copy)                                                                       \
+  template void adamw_step(T*, T*, T*, const Grad*, Copy*, int64_t, const double*, double weight_decay); \
+  template void sgd_step(T*, const Grad*, Copy*, int64_t, const double*, double weight_decay)
+INSTANTIATE(float, float, BFloat16);
+INSTANTIATE(float, float, Float16);
+INSTANTIATE(float, BFloat16, BFloat16);
+INSTANTIATE(float, BFloat16, Float16);
+INSTANTIATE(double, double, BFloat16);
+INSTANTIATE(double, double, Float16);
+INSTANTIATE(double, BFloat16, BFloat16);
+INSTANTIATE(double, BFloat16, Float16);
 #undef INSTANTIATE
 
 }  // namespace ashlar::kernels::cpu

@@ -11,11 +11,11 @@ namespace ashlar::kernels::cpu {
 void finish_step(double* results, double* scalars, const double* totals, const double* squares, int64_t num_squares,
                  const StepSettings& settings);
 
-// Copy is BFloat16 or Float16; copy may be null.
-template <typename T, typename Copy>
-void adamw_step(T* param, T* first_moment, T* second_moment, const T* grad, Copy* copy, int64_t n,
+// Grad is T or BFloat16. Copy is BFloat16 or Float16; copy may be null.
+template <typename T, typename Grad, typename Copy>
+void adamw_step(T* param, T* first_moment, T* second_moment, const Grad* grad, Copy* copy, int64_t n,
                 const double* scalars, double weight_decay);
-template <typename T, typename Copy>
-void sgd_step(T* param, const T* grad, Copy* copy, int64_t n, const double* scalars, double weight_decay);
+template <typename T, typename Grad, typename Copy>
+void sgd_step(T* param, const Grad* grad, Copy* copy, int64_t n, const double* scalars, double weight_decay);
 
 }  // namespace ashlar::kernels::cpu

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/element.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/reduce.h"
 
@@ -16,7 +17,7 @@ void sum_of_squares(double* blocks, const T* x, int64_t n) {
   for (int64_t block = 0; block < num_blocks; ++block) {
     const T* from = x + block * kNormBlock;
     blocks[block] = sum_lanes<double>(std::min(kNormBlock, n - block * kNormBlock), [=](int64_t i) {
-      const auto value = static_cast<double>(from[i]);
+      const auto value = static_cast<double>(widen(from[i]));
       return value * value;
     });
   }
@@ -33,6 +34,7 @@ void sum_in_order(double* total, const T* x, int64_t n) {
 
 template void sum_of_squares(double*, const float*, int64_t);
 template void sum_of_squares(double*, const double*, int64_t);
+template void sum_of_squares(double*, const BFloat16*, int64_t);
 template void sum_in_order(double*, const float*, int64_t);
 template void sum_in_order(double*, const double*, int64_t);
 

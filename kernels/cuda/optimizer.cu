@@ -2,6 +2,7 @@
 // cut or on which device it is updated. 28 bytes per parameter pass by and some 15 operations, so it costs no time.
 #include "kernels/cuda/optimizer.h"
 
+#include "kernels/cuda/gradient_element.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/update_scalars.h"
 
@@ -62,9 +63,9 @@ __global__ void __launch_bounds__(kFinishThreads)
 }
 
 // The elements are under way before the scalars are asked whether anything is to be done.
-template <typename Copy>
+template <typename Grad, typename Copy>
 __global__ void __launch_bounds__(kFlatThreads)
-    adamw_kernel(float* param, float* first_moment, float* second_moment, const float* grad, Copy* copy, int64_t n,
+    adamw_kernel(float* param, float* first_moment, float* second_moment, const Grad* grad, Copy* copy, int64_t n,
                  const double* scalars, double weight_decay, bool wide) {
   const int64_t i = flat_index<kPack>();
   const int64_t left = n - i;
@@ -99,8 +100,8 @@ __global__ void __launch_bounds__(kFlatThreads)
   }
 }
 
-template <typename Copy>
-__global__ void __launch_bounds__(kFlatThreads) sgd_kernel(float* param, const float* grad, Copy* copy, int64_t n,
+template <typename Grad, typename Copy>
+__global__ void __launch_bounds__(kFlatThreads) sgd_kernel(float* param, const Grad* grad, Copy* copy, int64_t n,
                                                            const double* scalars, double weight_decay, bool wide) {
   const int64_t i = flat_index<kPack>();
   const int64_t left = n - i;
@@ -121,6 +122,18 @@ __global__ void __launch_bounds__(kFlatThreads) sgd_kernel(float* param, const f
   }
 }
 
+// Calls function(Grad{}, Copy{}); a copy is always of 16 bits.
+template <typename Function>
+void with_types(Element grad_element, Element copy_element, Function function) {
+  with_gradient_element(grad_element, [&](auto grad) {
+    if (copy_element == Element::kF16) {
+      function(grad, F16{});
+    } else {
+      function(grad, Bf16{});
+    }
+  });
+}
+
 }  // namespace
 
 void finish_step(double* results, double* scalars, const double* totals, const double* squares, int64_t num_squares,
@@ -131,28 +144,33 @@ void finish_step(double* results, double* scalars, const double* totals, const d
          settings, known);
 }
 
-void adamw_step(float* param, float* first_moment, float* second_moment, const float* grad, void* copy,
-                Element copy_element, int64_t n, const double* scalars, double weight_decay, StreamHandle stream) {
+void adamw_step(float* param, float* first_moment, float* second_moment, const void* grad, Element grad_element,
+                void* copy, Element copy_element, int64_t n, const double* scalars, double weight_decay,
+                StreamHandle stream) {
   if (n == 0) {
     return;
   }
-  with_element(copy_element, [&](auto zero) {
-    using Copy = decltype(zero);
-    LAUNCH(adamw_kernel<Copy>, flat_grid<kPack>(n), dim3(kFlatThreads), 0, stream, param, first_moment, second_moment,
-           grad, copy, n, scalars, weight_decay,
-           can_be_wide<float, kPack>({param, first_moment, second_moment, grad}) && can_be_wide<Copy, kPack>({copy}));
+  with_types(grad_element, copy_element, [&](auto grad_zero, auto copy_zero) {
+    using Grad = decltype(grad_zero);
+    using Copy = decltype(copy_zero);
+    LAUNCH((adamw_kernel<Grad, Copy>), flat_grid<kPack>(n), dim3(kFlatThreads), 0, stream, param, first_moment,
+           second_moment, grad, copy, n, scalars, weight_decay,
+           can_be_wide<float, kPack>({param, first_moment, second_moment}) && can_be_wide<Grad, kPack>({grad}) &&
+               can_be_wide<Copy, kPack>({copy}));
   });
 }
 
-void sgd_step(float* param, const float* grad, void* copy, Element copy_element, int64_t n, const double* scalars,
-              double weight_decay, StreamHandle stream) {
+void sgd_step(float* param, const void* grad, Element grad_element, void* copy, Element copy_element, int64_t n,
+              const double* scalars, double weight_decay, StreamHandle stream) {
   if (n == 0) {
     return;
   }
-  with_element(copy_element, [&](auto zero) {
-    using Copy = decltype(zero);
-    LAUNCH(sgd_kernel<Copy>, flat_grid<kPack>(n), dim3(kFlatThreads), 0, stream, param, grad, copy, n, scalars,
-           weight_decay, can_be_wide<float, kPack>({param, grad}) && can_be_wide<Copy, kPack>({copy}));
+  with_types(grad_element, copy_element, [&](auto grad_zero, auto copy_zero) {
+    using Grad = decltype(grad_zero);
+    using Copy = decltype(copy_zero);
+    LAUNCH((sgd_kernel<Grad, Copy>), flat_grid<kPack>(n), dim3(kFlatThreads), 0, stream, param, grad, copy, n, scalars,
+           weight_decay,
+           can_be_wide<float, kPack>({param}) && can_be_wide<Grad, kPack>({grad}) && can_be_wide<Copy, kPack>({copy}));
   });
 }
 

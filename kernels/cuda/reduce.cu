@@ -1,6 +1,7 @@
 #include "kernels/cuda/reduce.h"
 
 #include "kernels/cuda/block_sum.cuh"
+#include "kernels/cuda/gradient_element.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/plain_types.h"
 
@@ -12,8 +13,8 @@ constexpr int kPack = 4;
 
 // One block of threads per block of numbers. Thread t takes packs t, t + 256, ...; squares of floats are exact in fp64,
 // so only the sums round, and zeros behind the end change nothing.
-__global__ void __launch_bounds__(kThreads)
-    sum_of_squares_kernel(double* blocks, const float* x, int64_t n, bool wide) {
+template <typename T>
+__global__ void __launch_bounds__(kThreads) sum_of_squares_kernel(double* blocks, const T* x, int64_t n, bool wide) {
   SMEM_STATIC(double, sums, kThreads / 32);
   const int64_t begin = blockIdx.x * kNormBlock;
   const int64_t left = n - begin < kNormBlock ? n - begin : kNormBlock;
@@ -61,12 +62,15 @@ __global__ void __launch_bounds__(kThreads) sum_in_order_kernel(double* total, c
 
 }  // namespace
 
-void sum_of_squares(double* blocks, const float* x, int64_t n, StreamHandle stream) {
+void sum_of_squares(double* blocks, const void* x, Element element, int64_t n, StreamHandle stream) {
   if (n == 0) {
     return;
   }
-  LAUNCH(sum_of_squares_kernel, dim3(static_cast<unsigned>((n + kNormBlock - 1) / kNormBlock)), dim3(kThreads), 0,
-         stream, blocks, x, n, can_be_wide<float, kPack>({x}));
+  with_gradient_element(element, [&](auto zero) {
+    using T = decltype(zero);
+    LAUNCH(sum_of_squares_kernel<T>, dim3(static_cast<unsigned>((n + kNormBlock - 1) / kNormBlock)), dim3(kThreads), 0,
+           stream, blocks, x, n, can_be_wide<T, kPack>({x}));
+  });
 }
 
 void sum_in_order(double* total, const float* x, int64_t n, StreamHandle stream) {

@@ -1,10 +1,8 @@
 #include "parallel/pipeline/executor.h"
 
-#include <numeric>
 #include <utility>
 
 #include "kernels/reduce.h"
-#include "runtime/comm/wait_reached.h"
 
 namespace ashlar {
 namespace {
@@ -80,7 +78,9 @@ void Executor::run(const Program& program, const BatchReader& reader, double gra
       pool.reset();
     }
   }
-  begin_host_batches();
+  if (reads_batches()) {
+    host_batches_.begin_run(stream_, rank_.recorder);
+  }
   for (const Step& at : program.steps) {
     rank_.recorder.set_position(step, at.text.c_str(), at.action.microbatch);
     if (hooks_.before_action) {
@@ -113,27 +113,16 @@ void Executor::run(const Program& program, const BatchReader& reader, double gra
   sum_losses(program);
 }
 
-// The set that the run before the last one used: the device has long copied it, unless it is far behind the host.
-void Executor::begin_host_batches() {
-  if (!reads_batches()) {
-    return;
-  }
-  host_set_ = 1 - host_set_;
-  HostBatches& set = host_batches_[host_set_];
-  wait_reached(*set.taken, stream_, rank_.recorder, "the micro-batches of the step before the last one");
-  *set.num_targets.as<double>() = 0;
-}
-
 void Executor::sum_losses(const Program& program) {
   const bool is_last = stages_.back().chunk->is_last();
   if (is_last) {
     kernels::sum_in_order(totals_.slice(0, 1), loss_sums_.slice(0, program.num_microbatches), stream_);
-    stream_.copy(totals_.slice(1, 2).data, host_batches_[host_set_].num_targets.data, sizeof(double));
+    host_batches_.copy_num_targets(totals_.slice(1, 2), stream_);
   } else {
     stream_.fill_zero(totals_.data, totals_.bytes());
   }
   if (reads_batches()) {
-    stream_.record(*host_batches_[host_set_].taken);
+    host_batches_.end_run(stream_);
   }
 }
 
@@ -203,7 +192,10 @@ void Executor::forward(Stage& stage, int microbatch, const BatchReader& reader) 
   const auto slot = static_cast<size_t>(stage.pools[static_cast<size_t>(SlotKind::kActivation)].of(microbatch));
   StageChunk::ActivationSlot& memory = stage.activations[slot];
   if (chunk.is_first() || chunk.is_last()) {
-    load_batch(stage, microbatch, memory.batch, reader);
+    if (chunk.is_first() || stage_index_.front() < 0) {  // where both ends are here, the first has read it
+      host_batches_.read(reader, microbatch);
+    }
+    host_batches_.copy_to(memory.batch, microbatch, stream_);
   }
   std::exchange(stage.receiving_activation[slot], Work()).wait(stream_);
   set_masks(microbatch);
@@ -223,26 +215,6 @@ void Executor::forward(Stage& stage, int microbatch, const BatchReader& reader) 
 void Executor::set_masks(int microbatch) {
   context_->masks.first_sample =
       first_sample(consumed_samples_, microbatch, grid_.data().rank(), grid_.data().size(), shape_.batch);
-}
-
-void Executor::load_batch(Stage& stage, int microbatch, MicroBatch& to, const BatchReader& reader) {
-  HostBatches& set = host_batches_[host_set_];
-  MicroBatch& host = set.batches[static_cast<size_t>(microbatch)];
-  if (stage.chunk->is_first() || stage_index_.front() < 0) {  // where both ends are here, the first has read it
-    reader(microbatch, host);
-    const float* mask = host.mask.as<float>();
-    *set.num_targets.as<double>() += std::accumulate(mask, mask + host.mask.num_elements(), 0.0);
-  }
-  const auto copy = [&](TensorView device, ConstTensorView from) {
-    stream_.copy(device.data, from.data, from.bytes());
-  };
-  copy(to.tokens, host.tokens);
-  copy(to.targets, host.targets);
-  copy(to.mask, host.mask);
-  if (stage.chunk->is_first()) {
-    sort_tokens(host);
-    copy(to.order, host.order);
-  }
 }
 
 void Executor::backward(Stage& stage, const Action& action) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "parallel/grid/process_grid.h"
+#include "parallel/pipeline/host_batches.h"
 #include "parallel/pipeline/slots.h"
 #include "parallel/pipeline/stage_chunk.h"
 #include "parallel/schedule/schedule.h"
@@ -18,10 +19,6 @@ struct LossSum {
   double loss = 0;
   double num_targets = 0;
 };
-
-// Fills tokens, targets and mask of one micro-batch of the running step, in host memory. Called once for each
-// micro-batch, on the ranks of the first and of the last stage.
-using BatchReader = std::function<void(int microbatch, MicroBatch& batch)>;
 
 // What may look into a run: tests that inject faults, and the search for the first value that is not finite.
 struct ExecutorHooks {
@@ -95,15 +92,6 @@ class Executor {
     int turn = 0;
   };
 
-  // The micro-batches of one run in pinned host memory. Each has a place of its own: the stream may still read an
-  // earlier one when the host reads the next. Two sets take turns, so that the host reads for a run while the device is
-  // busy with the one before.
-  struct HostBatches {
-    std::vector<MicroBatch> batches;
-    TensorView num_targets;        // [1] fp64
-    std::unique_ptr<Event> taken;  // the stream has copied all of it
-  };
-
   Program prepare(const Schedule& schedule, bool forward_only);
   void lay_out(Arena& arena);
   void lay_out_host(Arena& arena);
@@ -111,13 +99,11 @@ class Executor {
                       int64_t step);
   void run(const Program& program, const BatchReader& reader, double grad_scale, bool training, int64_t step);
   void settle() noexcept;  // Blocks the host until the device uses none of this one's memory.
-  void begin_host_batches();
   void sum_losses(const Program& program);
   void perform(const Step& at, const BatchReader& reader);
   Work& prepare_transfer(const Action& action);
   void forward(Stage& stage, int microbatch, const BatchReader& reader);
   void set_masks(int microbatch);
-  void load_batch(Stage& stage, int microbatch, MicroBatch& to, const BatchReader& reader);
   void backward(Stage& stage, const Action& action);
   void take_slots(const std::vector<SlotEvent>& events);
   void release_slots(const std::vector<SlotEvent>& events);
@@ -143,8 +129,7 @@ class Executor {
   TensorView totals_;     // [2] fp64
   Buffer host_buffer_;
   TensorView host_totals_;  // [2] fp64, pinned
-  std::array<HostBatches, 2> host_batches_;
-  size_t host_set_ = 0;
+  HostBatches host_batches_;
   std::vector<Transfer> legs_;    // of the exchange that is being put together
   std::vector<Work*> leg_works_;  // where each leg's work is waited for
   PipelineBytes bytes_;

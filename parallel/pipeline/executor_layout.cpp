@@ -58,9 +58,7 @@ Executor::Executor(RankContext& rank, const ProcessGrid& grid, Stream& stream, c
   host_buffer_ = rank.device.allocate_host(counting_host.used(), "micro-batches in host memory");
   Arena host_arena(host_buffer_.data(), host_buffer_.bytes());
   lay_out_host(host_arena);
-  for (HostBatches& set : host_batches_) {
-    set.taken = rank.device.create_event();
-  }
+  host_batches_.create_events(rank.device);
   context_ = std::make_unique<LayerContext>(LayerContext{
       .stream = stream_, .tensor = grid.tensor(), .workspace = workspace_, .shape = shape, .batch = {}, .losses = {}});
 }
@@ -93,20 +91,8 @@ int Executor::most_microbatches() const {
 
 void Executor::lay_out_host(Arena& arena) {
   host_totals_ = take_tensor(arena, DType::kF64, {2});
-  if (!reads_batches()) {
-    return;
-  }
-  const Shape tokens{shape_.batch, shape_.seq};
-  for (HostBatches& set : host_batches_) {
-    set.batches.clear();
-    for (int microbatch = 0; microbatch < most_microbatches(); ++microbatch) {
-      MicroBatch& batch = set.batches.emplace_back();
-      batch.tokens = take_tensor(arena, DType::kI32, tokens);
-      batch.targets = take_tensor(arena, DType::kI32, tokens);
-      batch.mask = take_tensor(arena, DType::kF32, tokens);
-      batch.order = take_tensor(arena, DType::kI32, {tokens.num_elements()});
-    }
-    set.num_targets = take_tensor(arena, DType::kF64, {1});
+  if (reads_batches()) {
+    host_batches_.lay_out(arena, shape_, most_microbatches());
   }
 }
 

@@ -121,7 +121,8 @@ MemoryItem RankMemory::largest() const {
 
 std::vector<StageSlots> count_stage_slots(const std::string& schedule, int num_stages, int num_microbatches) {
   const Schedule training = lower(make_schedule(schedule, num_stages, num_microbatches));
-  const Schedule evaluation = lower(make_forward_only(num_stages, num_microbatches), {.reduce_grads = false});
+  const Schedule evaluation =
+      lower(make_forward_only(num_stages, num_microbatches), {.grad_reduce = GradReduce::kNone});
   std::vector<StageSlots> stages;
   for (int stage = 0; stage < num_stages; ++stage) {
     const SlotCounts slots = count_slots(training, stage, false);

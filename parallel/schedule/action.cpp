@@ -69,7 +69,7 @@ std::string_view kind_text(ActionKind kind) {
 }
 
 std::string action_text(const Action& action) {
-  if (has_microbatch(action.kind)) {
+  if (action.microbatch >= 0 || has_microbatch(action.kind)) {
     return fmt::format("{}{}{}", action.stage, kind_text(action.kind), action.microbatch);
   }
   return fmt::format("{}{}", action.stage, kind_text(action.kind));
@@ -78,7 +78,7 @@ std::string action_text(const Action& action) {
 Action parse_action(std::string_view text) {
   constexpr std::string_view kExpected =
       "expected STAGE KIND MICROBATCH such as 2F0 or 1SEND_B3 (kinds F B I W SEND_F RECV_F SEND_B RECV_B), or STAGE "
-      "KIND such as 0REDUCE_GRAD (kinds UNSHARD RESHARD REDUCE_GRAD)";
+      "KIND such as 0REDUCE_GRAD (kinds UNSHARD RESHARD REDUCE_GRAD, the last also with a MICROBATCH)";
   REQUIRE(text.find("OVERLAP_F_B") == std::string_view::npos, ErrorCode::kUsage,
           "schedule action '{}': overlapped pairs are not supported; write the two actions one after the other", text);
   std::string_view rest = text;
@@ -96,7 +96,9 @@ Action parse_action(std::string_view text) {
   REQUIRE(found != nullptr, ErrorCode::kUsage, "schedule action '{}' has an unknown kind; {}", text, kExpected);
   action.kind = found->kind;
   rest.remove_prefix(found->name.size());
-  if (has_microbatch(action.kind)) {
+  if (action.kind == ActionKind::kReduceGrads) {
+    action.microbatch = take_number(rest);
+  } else if (has_microbatch(action.kind)) {
     action.microbatch = take_number(rest);
     REQUIRE(action.microbatch >= 0, ErrorCode::kUsage, "schedule action '{}' has no micro-batch; {}", text, kExpected);
   }

@@ -17,18 +17,18 @@ enum class ActionKind {
   kRecvBackward,    // "RECV_B": the gradient of the stage's output from the rank of the next stage
   kUnshard,         // "UNSHARD": a stage's parameters become whole
   kReshard,         // "RESHARD": and are given back
-  kReduceGrads,     // "REDUCE_GRAD": a stage's gradients meet across the data axis (no micro-batch)
+  kReduceGrads,     // "REDUCE_GRAD": a stage's gradients meet across the data axis, of a micro-batch or of the step
 };
 
 struct Action {
   ActionKind kind = ActionKind::kForward;
   int stage = 0;
-  int microbatch = -1;  // -1 for kUnshard, kReshard and kReduceGrads
+  int microbatch = -1;  // -1 for kUnshard, kReshard, and kReduceGrads of the whole step
 
   bool operator==(const Action&) const = default;
 };
 
-// Pure. "2F0", "1SEND_B3", "0REDUCE_GRAD": the text form of PyTorch's schedule CSV.
+// Pure. "2F0", "1SEND_B3", "0REDUCE_GRAD": the text form of PyTorch's schedule CSV; "0REDUCE_GRAD3" is ours.
 std::string action_text(const Action& action);
 // Pure. Throws Error(kUsage) that names the text and what was expected.
 Action parse_action(std::string_view text);
@@ -37,11 +37,11 @@ Action parse_action(std::string_view text);
 std::string_view kind_text(ActionKind kind);
 
 // Pure.
-bool is_compute(ActionKind kind);   // F, B, I, W
-bool is_send(ActionKind kind);      // SEND_*
-bool is_receive(ActionKind kind);   // RECV_*
-bool is_transfer(ActionKind kind);  // SEND_*, RECV_*
-bool has_microbatch(ActionKind kind);
+bool is_compute(ActionKind kind);      // F, B, I, W
+bool is_send(ActionKind kind);         // SEND_*
+bool is_receive(ActionKind kind);      // RECV_*
+bool is_transfer(ActionKind kind);     // SEND_*, RECV_*
+bool has_microbatch(ActionKind kind);  // always; REDUCE_GRAD may have one
 
 // Pure. The two ends of one transfer: a send carries the sender's stage, a receive the receiver's. "1SEND_F4" and
 // "2RECV_F4" belong together, and so do "2SEND_B4" and "1RECV_B4".

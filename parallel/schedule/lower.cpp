@@ -64,18 +64,37 @@ std::map<size_t, std::vector<Action>> place_receives(const Schedule& schedule, i
   return placed;
 }
 
-// Position of every stage's last weight gradient on `rank`, as a set of positions.
-std::vector<bool> last_weight_grads(const std::vector<Action>& list, int num_stages) {
-  std::vector<bool> is_last(list.size(), false);
+// The reductions that follow each action of a list: of its micro-batch, or of the stage's step behind the last.
+std::vector<std::optional<Action>> place_reductions(const std::vector<Action>& list, int num_stages, GradReduce when) {
+  std::vector<std::optional<Action>> placed(list.size());
   std::vector<bool> seen(index(num_stages), false);
-  for (size_t i = list.size(); i-- > 0;) {
-    const bool weight_grad = list[i].kind == ActionKind::kBackward || list[i].kind == ActionKind::kBackwardWeight;
-    if (weight_grad && !seen[index(list[i].stage)]) {
-      is_last[i] = true;
-      seen[index(list[i].stage)] = true;
+  for (size_t i = list.size(); i-- > 0 && when != GradReduce::kNone;) {
+    const Action& action = list[i];
+    if (action.kind != ActionKind::kBackward && action.kind != ActionKind::kBackwardWeight) continue;
+    if (when == GradReduce::kMicroBatch) {
+      placed[i] = {ActionKind::kReduceGrads, action.stage, action.microbatch};
+    } else if (!seen[index(action.stage)]) {
+      placed[i] = {ActionKind::kReduceGrads, action.stage, -1};
+      seen[index(action.stage)] = true;
     }
   }
-  return is_last;
+  return placed;
+}
+
+bool stands_in_window(const Action& action, const LoweringOptions& options) {
+  return options.shard_windows && is_compute(action.kind) &&
+         (action.kind != ActionKind::kBackwardWeight || options.weight_windows);
+}
+
+void check_not_lowered(const Schedule& schedule, const LoweringOptions& options) {
+  for (const std::vector<Action>& list : schedule.actions) {
+    for (const Action& action : list) {
+      const bool is_window = action.kind == ActionKind::kUnshard || action.kind == ActionKind::kReshard;
+      DCHECK(
+          !is_transfer(action.kind) && action.kind != ActionKind::kReduceGrads && !(is_window && options.shard_windows),
+          "schedule {} is lowered already", schedule.name);
+    }
+  }
 }
 
 }  // namespace
@@ -84,24 +103,31 @@ Schedule lower(const Schedule& schedule, const LoweringOptions& options) {
   const std::vector<std::string> problems = validate(schedule);
   REQUIRE(problems.empty(), ErrorCode::kUsage, "schedule {} is not valid: {}", schedule.name,
           fmt::join(problems, "; "));
+  check_not_lowered(schedule, options);
   Schedule lowered = schedule;
   for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
     const std::vector<Action>& list = schedule.actions[index(rank)];
     const std::map<size_t, std::vector<Action>> receives = place_receives(schedule, rank);
-    const std::vector<bool> ends_weight_grads = last_weight_grads(list, schedule.num_stages());
+    const std::vector<std::optional<Action>> reductions =
+        place_reductions(list, schedule.num_stages(), options.grad_reduce);
     std::vector<Action> out;
+    bool open = false;
     for (size_t i = 0; i < list.size(); ++i) {
-      DCHECK(!is_transfer(list[i].kind) && list[i].kind != ActionKind::kReduceGrads, "schedule {} is lowered already",
-             schedule.name);
+      const int stage = list[i].stage;
       if (const auto here = receives.find(i); here != receives.end()) {
         out.insert(out.end(), here->second.begin(), here->second.end());
       }
+      if (i > 0 && reductions[i - 1]) out.push_back(*reductions[i - 1]);
+      const bool in_window = stands_in_window(list[i], options);
+      if (in_window && !open) out.push_back({ActionKind::kUnshard, stage, -1});
       out.push_back(list[i]);
-      if (const std::optional<Action> send = send_after(schedule, list[i])) out.push_back(*send);
-      if (options.reduce_grads && ends_weight_grads[i]) {
-        out.push_back({ActionKind::kReduceGrads, list[i].stage, -1});
-      }
+      const std::optional<Action> send = send_after(schedule, list[i]);
+      open = in_window && !send && !reductions[i] && i + 1 < list.size() && list[i + 1].stage == stage &&
+             stands_in_window(list[i + 1], options) && !receives.contains(i + 1);
+      if (in_window && !open) out.push_back({ActionKind::kReshard, stage, -1});
+      if (send) out.push_back(*send);
     }
+    if (!list.empty() && reductions.back()) out.push_back(*reductions.back());
     lowered.actions[index(rank)] = std::move(out);
   }
   return lowered;

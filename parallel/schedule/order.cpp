@@ -81,9 +81,13 @@ std::vector<Action> prerequisites(const Schedule& schedule, const ActionIndex& i
     case ActionKind::kRecvBackward:
       if (options.receive_blocks) return {matching_send(action)};
       return {};
+    case ActionKind::kReduceGrads: {
+      if (microbatch < 0) return {};
+      const Action split{ActionKind::kBackwardWeight, stage, microbatch};
+      return {index.find(split) ? split : Action{ActionKind::kBackward, stage, microbatch}};
+    }
     case ActionKind::kUnshard:
     case ActionKind::kReshard:
-    case ActionKind::kReduceGrads:
       return {};
   }
   return {};

@@ -43,7 +43,8 @@ struct OrderOptions {
 
 // Pure. The actions, on any rank, that must be finished before this one starts, besides those before it in its own
 // list: for compute the stage before it (its SEND where transfers are explicit), for W its I, for a transfer its
-// source. An action that does not occur in the schedule is returned too; nothing can satisfy it.
+// source, for a micro-batch's REDUCE_GRAD its weight gradient. An action that does not occur in the schedule is
+// returned too; nothing can satisfy it.
 std::vector<Action> prerequisites(const Schedule& schedule, const ActionIndex& index, const Action& action,
                                   const OrderOptions& options = {});
 

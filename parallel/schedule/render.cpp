@@ -20,13 +20,14 @@ bool has_several_stages(const Timeline& timeline) {
 }
 
 // "F3", with the stage in front where rows hold several. What is not compute has a short name: "s" send, "r" receive,
-// "R" reduction, "u" parameters gathered or given back.
+// "R" reduction (of the step, "R3" of a micro-batch), "u" parameters gathered or given back.
 std::string label(const Action& action, bool with_stage) {
   const std::string stage = with_stage ? std::to_string(action.stage) : std::string();
   if (is_compute(action.kind)) return fmt::format("{}{}{}", stage, kind_text(action.kind), action.microbatch);
   if (is_send(action.kind)) return fmt::format("{}s{}", stage, action.microbatch);
   if (is_receive(action.kind)) return fmt::format("{}r{}", stage, action.microbatch);
-  return fmt::format("{}{}", stage, action.kind == ActionKind::kReduceGrads ? "R" : "u");
+  if (action.kind != ActionKind::kReduceGrads) return fmt::format("{}u", stage);
+  return action.microbatch < 0 ? fmt::format("{}R", stage) : fmt::format("{}R{}", stage, action.microbatch);
 }
 
 struct Scale {

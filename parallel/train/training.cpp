@@ -215,7 +215,7 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
                lower(make_schedule(options.pipeline_schedule, grid.shape().pipeline,
                                    static_cast<int>(options.num_microbatches))),
                lower(make_forward_only(grid.shape().pipeline, static_cast<int>(options.num_microbatches)),
-                     {.reduce_grads = false}),
+                     {.grad_reduce = GradReduce::kNone}),
                borrow(chunks), {options.micro_batch_size, options.seq_length}, reducer),
       optimizer(rank, grid, *stream, store, optimizer_config(options)),
       lr_schedule(make_lr_schedule(options)),

@@ -1,16 +1,11 @@
 #include "runtime/checkpoint/storage.h"
 
 #include <fcntl.h>
-#include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -25,53 +20,9 @@ namespace {
 // Large enough for full speed, small enough that a slow disk (bytes_per_second) is slow evenly.
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
-// errno as text; std::strerror is not safe with thread ranks.
-std::string errno_text(int code) {
-  return std::system_category().message(code);
-}
-
 [[noreturn]] void throw_disk_error(std::string_view action, const fs::path& path, int code, uint64_t needed_bytes) {
-  std::string message = fmt::format("{} {}: {}", action, path.string(), errno_text(code));
-  if (code == EFBIG) {
-    rlimit limit{};
-    getrlimit(RLIMIT_FSIZE, &limit);
-    message += fmt::format(" (the shell's ulimit -f allows {} bytes a file)", limit.rlim_cur);
-  }
-  message += fmt::format("; needed {} bytes, free {} bytes", needed_bytes, free_bytes(path));
-  throw Error(ErrorCode::kCheckpoint, message);
+  ashlar::throw_disk_error(ErrorCode::kCheckpoint, action, path, code, needed_bytes);
 }
-
-// A write beyond `ulimit -f` sends SIGXFSZ, which kills the job by default. While this lives, the signal is held back
-// from this thread, so the write returns EFBIG; the signal that such a write left pending is taken away again. No
-// process-wide setting changes.
-class HoldFileSizeSignal {
- public:
-  HoldFileSizeSignal() {
-    sigemptyset(&signal_);
-    sigaddset(&signal_, SIGXFSZ);
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGXFSZ) == 1;
-    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
-  }
-  ~HoldFileSizeSignal() {
-    const int code = errno;
-    if (!was_pending_) {
-      const timespec at_once{0, 0};
-      while (sigtimedwait(&signal_, nullptr, &at_once) == -1 && errno == EINTR) {
-      }
-    }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-    errno = code;
-  }
-  HoldFileSizeSignal(const HoldFileSizeSignal&) = delete;
-  HoldFileSizeSignal& operator=(const HoldFileSizeSignal&) = delete;
-
- private:
-  sigset_t signal_;
-  sigset_t before_;
-  bool was_pending_ = false;
-};
 
 }  // namespace
 
@@ -260,19 +211,6 @@ std::string read_file(const fs::path& path) {
   std::string text(file.bytes(), '\0');
   file.read_at(0, text.data(), text.size());
   return text;
-}
-
-uint64_t free_bytes(const fs::path& path) {
-  std::error_code code;
-  fs::path place = fs::absolute(path, code);
-  while (place.has_relative_path() && !fs::exists(place, code)) {
-    place = place.parent_path();
-  }
-  struct statvfs status {};
-  if (::statvfs(place.c_str(), &status) != 0) {
-    return 0;
-  }
-  return static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
 }
 
 }  // namespace ashlar

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/disk/disk_error.h"
+
 namespace ashlar {
 
 // What tests ask of the disk; the default is the disk as it is. One unit is spent for each byte written and for each
@@ -95,8 +97,5 @@ bool path_exists(const std::filesystem::path& path) noexcept;
 
 // Blocks the host. A whole small file as text.
 std::string read_file(const std::filesystem::path& path);
-
-// Blocks the host. Bytes that this user may still write where `path` is (or would be); 0 when nobody can say.
-uint64_t free_bytes(const std::filesystem::path& path);
 
 }  // namespace ashlar

@@ -8,7 +8,9 @@
 #include <functional>
 #include <limits>
 
+#include "kernels/accumulate.h"
 #include "kernels/activation.h"
+#include "kernels/cast.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
 #include "kernels/layernorm.h"
@@ -135,33 +137,57 @@ void bench_vocabulary(Bench& bench, int64_t rows, int64_t vocab, int64_t columns
                [&] { position_backward(table.view().slice(0, rows), y, Write::kOverwrite, bench.stream()); });
 }
 
+// The update and what stands around it: bytes are those that must pass by once, 16 read and 12 written for each fp32
+// parameter, its moments and gradient, 2 more for a copy in 16 bits, 2 less for a gradient in bf16.
 void bench_optimizer(Bench& bench, int64_t n) {
   Tensor param = bench.floats({n});
   Tensor grad = bench.floats({n});
   Tensor first = bench.floats({n});
   Tensor second(bench.device(), DType::kF32, {n}, "bench");
   std::fill_n(second.as<float>(), n, 1e-4f);
+  Tensor copy(bench.device(), DType::kBF16, {n}, "bench");
+  Tensor narrow_grad(bench.device(), DType::kBF16, {n}, "bench");
+  cast(narrow_grad, grad, bench.stream());
   Tensor scalars(bench.device(), DType::kF64, {kNumUpdateScalars}, "bench");
   set_host_scalars(scalars.as<double>(), {.rate = 1e-4, .step = 10});
   scalars.as<double>()[kFactor] = 0.5;
   scalars.as<double>()[kSkip] = 0;
-  bench.report(
-      "adamw_step", n * 28, [&] { adamw_step(param, first, second, grad, {}, scalars, 0.1, bench.stream()); }, 5);
-  bench.report(
-      "sgd_step", n * 12, [&] { sgd_step(param, grad, {}, scalars, 0, bench.stream()); }, 5);
-  bench.report(
-      "add", n * 12, [&] { add(param, grad, bench.stream()); }, 5);
   Tensor blocks(bench.device(), DType::kF64, {(n + kNormBlock - 1) / kNormBlock}, "bench");
-  bench.report(
-      "sum_of_squares", n * 4, [&] { sum_of_squares(blocks, grad, bench.stream()); }, 5);
+  const auto report = [&](const char* name, int64_t bytes_per_element, const std::function<void()>& run) {
+    bench.report(name, n * bytes_per_element, run, 5);
+  };
+  const auto adamw = [&](ConstTensorView gradient, TensorView rounded) {
+    adamw_step(param, first, second, gradient, rounded, scalars, 0.1, bench.stream());
+  };
+  report("adamw_step", 28, [&] { adamw(grad, {}); });
+  report("adamw_step, bf16 copy", 30, [&] { adamw(grad, copy); });
+  report("adamw_step, bf16 both", 28, [&] { adamw(narrow_grad, copy); });
+  report("sgd_step", 12, [&] { sgd_step(param, grad, {}, scalars, 0, bench.stream()); });
+  report("accumulate", 12, [&] { accumulate(param, grad, Write::kAdd, bench.stream()); });
+  report("accumulate bf16 in fp32", 10, [&] { accumulate(param, narrow_grad, Write::kAdd, bench.stream()); });
+  report("accumulate bf16 in bf16", 6, [&] { accumulate(copy, narrow_grad, Write::kAdd, bench.stream()); });
+  report("sum_of_squares", 4, [&] { sum_of_squares(blocks, grad, bench.stream()); });
+  report("sum_of_squares of bf16", 2, [&] { sum_of_squares(blocks, narrow_grad, bench.stream()); });
 }
 
 }  // namespace
 
-int main() {
+// Names of groups to run (rows, activations, vocabulary, optimizer); all of them without arguments.
+int main(int argc, char** argv) {
   Bench bench;
-  bench_layernorm(bench, 256, 768);
-  bench_activation(bench, 256, 3072);
-  bench_vocabulary(bench, 256, 50304, 768);
-  bench_optimizer(bench, 124'000'000);
+  const auto wanted = [&](std::string_view name) {
+    return argc == 1 || std::find(argv + 1, argv + argc, name) != argv + argc;
+  };
+  if (wanted("rows")) {
+    bench_layernorm(bench, 256, 768);
+  }
+  if (wanted("activations")) {
+    bench_activation(bench, 256, 3072);
+  }
+  if (wanted("vocabulary")) {
+    bench_vocabulary(bench, 256, 50304, 768);
+  }
+  if (wanted("optimizer")) {
+    bench_optimizer(bench, 124'000'000);
+  }
 }

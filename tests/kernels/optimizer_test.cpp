@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/loops.h"
 #include "kernels/update_scalars.h"
-#include "tests/kernels/pointwise_support.h"
+#include "tests/kernels/half_support.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -124,6 +124,48 @@ TEST(Sgd, EqualsTheFormulaAndBitsDoNotDependOnCuts) {
   }
   expect_close(whole, expected, 2e-7, "param");
   EXPECT_TRUE(same_bits(whole, cut));
+}
+
+// A bf16 gradient is a number of fp32, and updates as that one does: no other rounding comes in.
+template <typename T>
+void compare_gradients_in_bf16() {
+  for (const int64_t n : {int64_t{1}, int64_t{31}, int64_t{33}, cpu::kBlock + 1}) {
+    State<T> wide(n);
+    const std::vector<BFloat16> grad = rounded<BFloat16>(widened(wide.grad));
+    wide.grad = rounded<T>(widened(grad));
+    State<T> narrow = wide, wide_sgd = wide, narrow_sgd = wide;
+    on_queued_stream([&](Stream& stream) {
+      wide.step(0, n, stream);
+      adamw_step(view(narrow.param), view(narrow.first), view(narrow.second), view(grad), {}, view(narrow.scalars),
+                 kDecay, stream);
+      sgd_step(view(wide_sgd.param), view(wide.grad), {}, view(wide.scalars), kDecay, stream);
+      sgd_step(view(narrow_sgd.param), view(grad), {}, view(wide.scalars), kDecay, stream);
+    });
+    EXPECT_TRUE(same_bits(narrow.param, wide.param)) << n;
+    EXPECT_TRUE(same_bits(narrow.first, wide.first)) << n;
+    EXPECT_TRUE(same_bits(narrow.second, wide.second)) << n;
+    EXPECT_TRUE(same_bits(narrow_sgd.param, wide_sgd.param)) << n;
+  }
+}
+
+TEST(GradientsInBf16, UpdateAsTheSameNumbersInWiderTypes) {
+  compare_gradients_in_bf16<float>();
+  compare_gradients_in_bf16<double>();
+}
+
+TEST(GradientsInBf16, OtherTypesAndSizesAreRefused) {
+  State<float> state(33);
+  const std::vector<Float16> halves(33);
+  const std::vector<double> doubles(33);
+  const std::vector<BFloat16> few(32);
+  with_threads(1, [&](Stream& stream) {
+    for (const ConstTensorView grad : {view(halves), view(doubles), view(few)}) {
+      EXPECT_THROW(adamw_step(view(state.param), view(state.first), view(state.second), grad, {}, view(state.scalars),
+                              kDecay, stream),
+                   Error);
+      EXPECT_THROW(sgd_step(view(state.param), grad, {}, view(state.scalars), kDecay, stream), Error);
+    }
+  });
 }
 
 // Linear(2,3) - sigmoid - Linear(3,1) - sigmoid on three inputs, loss = sum of outputs; parameters in the order of the

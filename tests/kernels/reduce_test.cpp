@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "tests/kernels/pointwise_support.h"
+#include "tests/kernels/half_support.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -50,6 +50,20 @@ TEST(SumOfSquares, ABlockGivesTheSameBitsWhereverItSits) {
     });
     EXPECT_EQ(sum, alone);
   }
+}
+
+// bf16 gradients: each is a number of fp32, and sums to the bits of that.
+TEST(SumOfSquares, OfBf16AreThoseOfTheSameNumbersInFp32) {
+  for (const int64_t n : {int64_t{1}, int64_t{31}, int64_t{33}, kNormBlock + 1}) {
+    const auto x = random_halves<BFloat16>(n, 1);
+    std::vector<float> wide(x.size());
+    std::transform(x.begin(), x.end(), wide.begin(), [](BFloat16 value) { return to_float(value); });
+    EXPECT_TRUE(same_bits(squares_of(x), squares_of(wide))) << n;
+  }
+}
+
+TEST(SumOfSquares, RefusesFp16) {
+  EXPECT_THROW(squares_of(std::vector<Float16>(3)), Error);
 }
 
 TEST(SumOfSquares, ZerosBehindTheEndChangeNothing) {

@@ -2,6 +2,7 @@
 // kernel, with which types, order of arguments and scratch. Each kernel's own cases stand in the files beside this one.
 #include <gmock/gmock.h>
 
+#include "kernels/accumulate.h"
 #include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/cast.h"
@@ -287,6 +288,35 @@ TEST(Dispatch, UpdatesCastsSumsAndRandomNumbers) {
       s.keep(grad);
     });
   }
+}
+
+TEST(Dispatch, GradientsInBf16) {
+  compare("gradients in bf16", [&](Side& s) {
+    const TensorView part = s.random(DType::kBF16, {1000}), wide = s.random(DType::kF32, {1000}),
+                     narrow = s.random(DType::kBF16, {1000}), blocks = s.random(DType::kF64, {1}),
+                     scalars = s.put(std::vector<double>(kNumUpdateScalars, 0.25), {kNumUpdateScalars}),
+                     param = s.random(DType::kF32, {1000}), first = s.random(DType::kF32, {1000}),
+                     second = s.put(std::vector<float>(1000, 0.01f), {1000});
+    s.stream().copy(scalars.as<double>() + kSkip, s.put<double>({0}, {1}).data, sizeof(double));
+    for (const Write write : {Write::kAdd, Write::kOverwrite}) {
+      for (const TensorView& acc : {wide, narrow}) {
+        accumulate(acc, part, write, s.stream());
+        s.keep(acc);
+        accumulate(acc, param, write, s.stream());
+        s.keep(acc);
+      }
+    }
+    sum_of_squares(blocks, narrow, s.stream());
+    s.keep(blocks);
+    adamw_step(param, first, second, narrow, {}, scalars, 0.1, s.stream());
+    sgd_step(param, part, {}, scalars, 0.1, s.stream());
+    for (const TensorView& output : {param, first, second}) {
+      s.keep(output);
+    }
+    const TensorView half = s.random(DType::kF16, {1000});
+    EXPECT_THROW(accumulate(wide, half, Write::kAdd, s.stream()), Error);
+    EXPECT_THROW(sum_of_squares(blocks, half, s.stream()), Error);
+  });
 }
 
 std::string error_of(const std::function<void()>& work) {

@@ -46,31 +46,35 @@ struct Numbers {
 };
 
 // With a copy of T, or with none when T is float.
-template <typename T>
+template <typename T, typename Grad>
 void compare_updates(int64_t n, size_t shift) {
   constexpr bool kHasCopy = !std::is_same_v<T, float>;
   using Copy = std::conditional_t<kHasCopy, T, BFloat16>;
   const Numbers before(n);
+  const auto grad = rounded_to<Grad>(before.grad);
   const std::vector<double> scalars = some_scalars();
-  const std::string what = fmt::format("n {} shift {} copy {}", n, shift, dtype_name(DTypeOf<T>::value));
+  const std::string what = fmt::format("n {} shift {} copy {} gradients {}", n, shift, dtype_name(DTypeOf<T>::value),
+                                       dtype_name(DTypeOf<Grad>::value));
 
   Numbers adamw = before;
   std::vector<Copy> adamw_copy(before.param.size());
-  cpu::adamw_step(adamw.param.data(), adamw.first.data(), adamw.second.data(), before.grad.data(),
+  cpu::adamw_step(adamw.param.data(), adamw.first.data(), adamw.second.data(), grad.data(),
                   kHasCopy ? adamw_copy.data() : nullptr, n, scalars.data(), kDecay);
   Numbers sgd = before;
   std::vector<Copy> sgd_copy(before.param.size());
-  cpu::sgd_step(sgd.param.data(), before.grad.data(), kHasCopy ? sgd_copy.data() : nullptr, n, scalars.data(), kDecay);
+  cpu::sgd_step(sgd.param.data(), grad.data(), kHasCopy ? sgd_copy.data() : nullptr, n, scalars.data(), kDecay);
 
   const auto outputs = under_every_order(what, [&] {
     const OnDevice<float> p(before.param, shift), m(before.first, shift), v(before.second, shift),
-        g(before.grad, shift), sgd_p(before.param, shift);
+        sgd_p(before.param, shift);
+    const OnDevice<Grad> g(grad, shift);
     const OnDevice<Copy> copy(adamw_copy.size(), shift), other_copy(sgd_copy.size(), shift);
     const OnDevice<double> s(scalars);
-    const Element element = element_of<Copy>();
-    cuda::adamw_step(p.get(), m.get(), v.get(), g.get(), kHasCopy ? copy.get() : nullptr, element, n, s.get(), kDecay,
-                     nullptr);
-    cuda::sgd_step(sgd_p.get(), g.get(), kHasCopy ? other_copy.get() : nullptr, element, n, s.get(), kDecay, nullptr);
+    const Element element = element_of<Copy>(), grad_element = element_of<Grad>();
+    cuda::adamw_step(p.get(), m.get(), v.get(), g.get(), grad_element, kHasCopy ? copy.get() : nullptr, element, n,
+                     s.get(), kDecay, nullptr);
+    cuda::sgd_step(sgd_p.get(), g.get(), grad_element, kHasCopy ? other_copy.get() : nullptr, element, n, s.get(),
+                   kDecay, nullptr);
     return std::tuple(p.values(), m.values(), v.values(), sgd_p.values(), copy.values(), other_copy.values());
   });
   EXPECT_TRUE(same_bits(std::get<0>(outputs), adamw.param)) << what;
@@ -86,9 +90,10 @@ void compare_updates(int64_t n, size_t shift) {
 TEST(CudaUpdates, HaveTheBitsOfTheCpu) {
   for (const int64_t n : kSizes) {
     for (const size_t shift : {0, 1}) {
-      compare_updates<float>(n, shift);
-      compare_updates<BFloat16>(n, shift);
-      compare_updates<Float16>(n, shift);
+      for_all_elements([&](auto copy) {
+        compare_updates<decltype(copy), float>(n, shift);
+        compare_updates<decltype(copy), BFloat16>(n, shift);
+      });
     }
   }
 }
@@ -99,8 +104,9 @@ TEST(CudaUpdates, TouchNothingWhenToldToSkip) {
     const OnDevice<float> p(before.param), m(before.first), v(before.second), g(before.grad), sgd_p(before.param);
     const OnDevice<BFloat16> copy(std::vector<BFloat16>(before.param.size(), BFloat16{7}));
     const OnDevice<double> s(some_scalars(true));
-    cuda::adamw_step(p.get(), m.get(), v.get(), g.get(), copy.get(), Element::kBf16, 100, s.get(), kDecay, nullptr);
-    cuda::sgd_step(sgd_p.get(), g.get(), copy.get(), Element::kBf16, 100, s.get(), kDecay, nullptr);
+    cuda::adamw_step(p.get(), m.get(), v.get(), g.get(), Element::kF32, copy.get(), Element::kBf16, 100, s.get(),
+                     kDecay, nullptr);
+    cuda::sgd_step(sgd_p.get(), g.get(), Element::kF32, copy.get(), Element::kBf16, 100, s.get(), kDecay, nullptr);
     return std::tuple(p.values(), m.values(), v.values(), sgd_p.values(), copy.values());
   });
   EXPECT_TRUE(same_bits(std::get<0>(outputs), before.param));

@@ -9,12 +9,13 @@
 namespace ashlar::kernels {
 namespace {
 
-std::vector<double> squares_of(const std::vector<float>& x, size_t shift = 0) {
+template <typename T>
+std::vector<double> squares_of(const std::vector<T>& x, size_t shift = 0) {
   const auto n = static_cast<int64_t>(x.size());
   return under_every_order(fmt::format("sum_of_squares n {} shift {}", n, shift), [&] {
-    const OnDevice<float> device_x(x, shift);
+    const OnDevice<T> device_x(x, shift);
     const OnDevice<double> blocks(static_cast<size_t>((n + kNormBlock - 1) / kNormBlock));
-    cuda::sum_of_squares(blocks.get(), device_x.get(), n, nullptr);
+    cuda::sum_of_squares(blocks.get(), device_x.get(), element_of<T>(), n, nullptr);
     return std::array{blocks.values()};
   })[0];
 }
@@ -25,6 +26,15 @@ TEST(CudaSumOfSquares, EqualsTheCpu) {
     std::vector<double> expected(static_cast<size_t>((n + kNormBlock - 1) / kNormBlock));
     cpu::sum_of_squares(expected.data(), x.data(), n);
     expect_close(squares_of(x), expected, 1e-13, fmt::format("n {}", n));
+  }
+}
+
+TEST(CudaSumOfSquares, OfBf16IsThatOfTheSameNumbersInFp32) {
+  for (const int64_t n : {int64_t{1}, int64_t{31}, int64_t{33}, kNormBlock + 1}) {
+    const auto x = random_elements<BFloat16>(n, 1);
+    const auto expected = squares_of(as_float(x));
+    EXPECT_EQ(squares_of(x), expected) << n;
+    EXPECT_EQ(squares_of(x, 1), expected) << n;
   }
 }
 

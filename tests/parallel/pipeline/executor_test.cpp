@@ -108,6 +108,37 @@ TEST(Executor, VShapedPlacement) {
   expect_equal(run(looped, {1, 1, 1, 1}), expected);
 }
 
+// Both copies of a tied table get the same sum of the two uses' gradients in every step, whatever the list.
+TEST(Executor, TiedCopiesAreEqualBehindEveryStep) {
+  const std::vector<Schedule> lists{make_one_f_one_b(4, 4), schedule_from(4, {0, 1}, {kSplitRank0, kSplitRank1}),
+                                    schedule_from(4, {0, 1, 0, 1},
+                                                  {"0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1 0F2 0F3 2F2 2F3 2B2 2B3 0B2 0B3",
+                                                   "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1 1F2 1F3 3F2 3B2 3F3 3B3 1B2 1B3"})};
+  for (const Schedule& list : lists) {
+    std::map<int, std::vector<uint64_t>> hashes;  // by step, of every holder
+    std::mutex mutex;
+    run_ranks(list.num_ranks(), [&](RankContext& rank) {
+      const std::vector<int64_t> layers(list.stage_to_rank.size(), 1);
+      PipelineRig rig(rank, test::rig_config(list.num_stages()), layers, list);
+      for (int step = 0; step <= kSteps; ++step) {
+        for (const ParameterStore::Entry& entry : rig.store.entries()) {
+          const ConstTensorView value = entry.parameter->value;
+          if (entry.parameter->name == "wte.weight") {
+            const std::lock_guard lock(mutex);
+            hashes[step].push_back(hash_bytes(value.data, value.bytes()));
+          }
+        }
+        rig.step(step);
+      }
+    });
+    for (int step = 0; step <= kSteps; ++step) {
+      ASSERT_EQ(hashes[step].size(), 2u);
+      EXPECT_EQ(hashes[step][0], hashes[step][1]) << "step " << step;
+      EXPECT_TRUE(step == 0 || hashes[step][0] != hashes[step - 1][0]) << "step " << step;
+    }
+  }
+}
+
 TEST(Executor, QueuedStreamsGiveEqualBits) {
   const Schedule split = schedule_from(4, {0, 1}, {kSplitRank0, kSplitRank1});
   expect_equal(run(split, {2, 2}, 2, {.queued_streams = true}), run(split, {2, 2}, 2));

@@ -10,6 +10,7 @@
 #include "parallel/pipeline/executor.h"
 #include "parallel/zero/grad_reducer.h"
 #include "parallel/zero/optimizer.h"
+#include "tests/parallel/pipeline/watched_params.h"
 #include "tests/parallel/zero/direct_update.h"
 
 namespace ashlar::test {
@@ -61,6 +62,11 @@ inline void read_rig_batch(int64_t step, int microbatch, MicroBatch& batch) {
   }
 }
 
+struct RigOptions {
+  LoweringOptions lowering{};
+  bool watched = false;  // nobody sees values or gradients that it has not asked for (WatchedParams)
+};
+
 class PipelineRig {
  public:
   static constexpr BatchShape kShape{2, 8};
@@ -68,32 +74,43 @@ class PipelineRig {
   // `compute` has compute actions only; the pipeline has as many ranks as it has lists. layers_per_stage has a number
   // for each stage.
   PipelineRig(RankContext& rank, const GptConfig& config, const std::vector<int64_t>& layers_per_stage,
-              const Schedule& compute)
+              const Schedule& compute, const RigOptions& options = {})
       : stream(make_stream(rank.device)),
         grid(rank, {rank.world.size() / compute.num_ranks(), compute.num_ranks(), 1}),
         chunks(make_chunks(config, layers_per_stage, compute)),
         store(make_store(rank, config.dtype)),
         reducer(grid, *stream, store, 1000),
-        executor(rank, grid, *stream, lower(compute), lower(forward_part(compute), {.reduce_grads = false}), borrow(),
-                 kShape, reducer),
+        watched(options.lowering.shard_windows, reducer),
+        executor(rank, grid, *stream, lower(compute, options.lowering), lower_evaluation(compute, options.lowering),
+                 borrow(), kShape, options.watched ? static_cast<ParamSync&>(watched) : reducer),
         optimizer(rank, grid, *stream, store, {.kind = OptimizerKind::kSgd, .weight_decay = 0, .clip_grad = 0}),
         update(rank, *stream, optimizer) {
     store.initialize(5);
+    for (const auto& chunk : chunks) {
+      if (options.watched) {
+        watched.add(rank.device, *stream, *chunk);
+      }
+    }
   }
 
   // One step of SGD; the loss on the last stage, 0 elsewhere.
   double step(int64_t number) {
+    watched.take();
     executor.train([number](int microbatch, MicroBatch& batch) { read_rig_batch(number, microbatch, batch); }, 0.01,
                    number);
     const LossSum sum = executor.read_totals();
+    watched.give_back();
     reducer.combine_tied();
     update(0.5, 1.0);
     return sum.loss;
   }
   double evaluate(int64_t number) {
+    watched.take();
     executor.evaluate([number](int microbatch, MicroBatch& batch) { read_rig_batch(number, microbatch, batch); },
                       number);
-    return executor.read_totals().loss;
+    const double loss = executor.read_totals().loss;
+    watched.give_back();
+    return loss;
   }
 
   std::unique_ptr<Stream> stream;
@@ -101,11 +118,16 @@ class PipelineRig {
   std::vector<std::unique_ptr<StageChunk>> chunks;
   ParameterStore store;
   GradReducer reducer;
+  WatchedParams watched;
   Executor executor;
   Optimizer optimizer;
   DirectUpdate update;
 
  private:
+  static Schedule lower_evaluation(const Schedule& compute, LoweringOptions lowering) {
+    lowering.grad_reduce = GradReduce::kNone;
+    return lower(forward_part(compute), lowering);
+  }
   static std::unique_ptr<Stream> make_stream(Device& device) {
     std::unique_ptr<Stream> made = device.create_stream();
     kernels::prepare_kernels(*made, {});

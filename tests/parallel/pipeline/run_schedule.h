@@ -23,7 +23,8 @@ struct Outcome {
 };
 
 inline Outcome run(const Schedule& compute, const std::vector<int64_t>& layers_per_stage, int tensor_size = 1,
-                   const ThreadRankOptions& ranks = {}, const Recompute& recompute = {}, double dropout = 0) {
+                   const ThreadRankOptions& ranks = {}, const Recompute& recompute = {}, double dropout = 0,
+                   const RigOptions& options = {}) {
   Outcome outcome;
   outcome.losses.assign(kSteps, 0);
   std::mutex mutex;
@@ -37,13 +38,17 @@ inline Outcome run(const Schedule& compute, const std::vector<int64_t>& layers_p
         GptConfig config = rig_config(num_layers);
         config.recompute = recompute;
         config.hidden_dropout = config.attention_dropout = dropout;
-        PipelineRig rig(rank, config, layers_per_stage, compute);
+        PipelineRig rig(rank, config, layers_per_stage, compute, options);
         for (int step = 0; step < kSteps; ++step) {
           const double loss = rig.step(step);
+          if (options.watched) {
+            rig.watched.end_step(compute.num_microbatches);
+          }
           const std::lock_guard lock(mutex);
           outcome.losses[static_cast<size_t>(step)] += rig.grid.coordinate().tensor == 0 ? loss : 0;
         }
         const double evaluation = rig.evaluate(9);
+        EXPECT_EQ(rig.watched.faults(), std::vector<std::string>{});
         const std::lock_guard lock(mutex);
         outcome.evaluation += rig.grid.coordinate().tensor == 0 ? evaluation : 0;
         HostCopy copy(rank.device);

@@ -57,12 +57,27 @@ TEST(CountSlots, OneFOneBNeedsAsManyAsThereAreStagesBehind) {
 
 TEST(CountSlots, ForwardOnlyKeepsNothing) {
   for (const int p : {1, 2, 4}) {
-    const Schedule schedule = lower(make_forward_only(p, 9), {.reduce_grads = false});
+    const Schedule schedule = lower(make_forward_only(p, 9), {.grad_reduce = GradReduce::kNone});
     for (int stage = 0; stage < p; ++stage) {
       const SlotCounts counts = count_slots(schedule, stage, true);
       EXPECT_LE(counts.activations, 2);
       EXPECT_EQ(counts.output_gradients, 0);
       EXPECT_EQ(counts.pending_gradients, 0);
+    }
+  }
+}
+
+// Windows and reductions hold no activations.
+TEST(CountSlots, DoNotDependOnWindowsAndReductions) {
+  for (const std::string& name : schedule_names()) {
+    const Schedule plain = lower(make_schedule(name, 3, 5));
+    const Schedule all =
+        lower(make_schedule(name, 3, 5), {.grad_reduce = GradReduce::kMicroBatch, .shard_windows = true});
+    for (int stage = 0; stage < 3; ++stage) {
+      const SlotCounts expected = count_slots(plain, stage, false), counts = count_slots(all, stage, false);
+      EXPECT_EQ(counts.activations, expected.activations);
+      EXPECT_EQ(counts.output_gradients, expected.output_gradients);
+      EXPECT_EQ(counts.pending_gradients, expected.pending_gradients);
     }
   }
 }

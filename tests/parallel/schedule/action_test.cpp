@@ -23,6 +23,7 @@ TEST(Action, TextAndBack) {
       {"1UNSHARD", {ActionKind::kUnshard, 1, -1}},
       {"3RESHARD", {ActionKind::kReshard, 3, -1}},
       {"0REDUCE_GRAD", {ActionKind::kReduceGrads, 0, -1}},
+      {"2REDUCE_GRAD11", {ActionKind::kReduceGrads, 2, 11}},
   };
   for (const auto& [text, action] : cases) {
     EXPECT_EQ(parse_action(text), action) << text;
@@ -31,8 +32,9 @@ TEST(Action, TextAndBack) {
 }
 
 TEST(Action, BadTextNamesTheText) {
-  for (const char* text : {"", "F0", "x", "0", "0F", "0Q1", "0F1x", "0 F1", "-1F0", "0F-1", "0f1", "99999999999F0",
-                           "0F99999999999", "0REDUCE_GRAD1", "0SEND_X1", "0SEND_F", "(0F5;7B3)OVERLAP_F_B"}) {
+  for (const char* text :
+       {"", "F0", "x", "0", "0F", "0Q1", "0F1x", "0 F1", "-1F0", "0F-1", "0f1", "99999999999F0", "0F99999999999",
+        "0REDUCE_GRAD-1", "0UNSHARD1", "0SEND_X1", "0SEND_F", "(0F5;7B3)OVERLAP_F_B"}) {
     try {
       parse_action(text);
       ADD_FAILURE() << "accepted '" << text << "'";

@@ -39,7 +39,9 @@ TEST(Csv, RoundTrip) {
         const Schedule schedule = make_schedule(name, p, m);
         const Schedule lowered = lower(schedule);
         for (const auto& [original, form] :
-             {std::pair(schedule, CsvForm::kComputeOnly), std::pair(lowered, CsvForm::kComputeComms)}) {
+             {std::pair(schedule, CsvForm::kComputeOnly), std::pair(lowered, CsvForm::kComputeComms),
+              std::pair(lower(schedule, {.grad_reduce = GradReduce::kMicroBatch, .shard_windows = true}),
+                        CsvForm::kComputeComms)}) {
           const Schedule back = read(written(original, form), form);
           EXPECT_EQ(back.actions, original.actions);
           EXPECT_EQ(back.stage_to_rank, original.stage_to_rank);

@@ -17,7 +17,7 @@ TEST(Lower, TwoRanks) {
   const Schedule lowered = lower(make_one_f_one_b(2, 2));
   EXPECT_EQ(list_text(lowered.actions[0]), "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1 0REDUCE_GRAD");
   EXPECT_EQ(list_text(lowered.actions[1]), "1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1SEND_B1 1REDUCE_GRAD");
-  const Schedule without = lower(make_one_f_one_b(2, 2), {.reduce_grads = false});
+  const Schedule without = lower(make_one_f_one_b(2, 2), {.grad_reduce = GradReduce::kNone});
   EXPECT_EQ(list_text(without.actions[1]), "1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1SEND_B1");
 }
 
@@ -29,7 +29,7 @@ TEST(Lower, ReceivesKeepTheOrderOfTheSends) {
   EXPECT_THAT(validate(lowered), ElementsAre());
   EXPECT_EQ(list_text(lowered.actions[1]),
             "1RECV_F0 1F0 1SEND_F0 1RECV_F1 3RECV_F0 3F0 3B0 3SEND_B0 1F1 1SEND_F1 3RECV_F1 1RECV_B0 1B0 1SEND_B0 3F1 "
-            "3B1 3SEND_B1 3REDUCE_GRAD 1RECV_B1 1B1 1SEND_B1 1REDUCE_GRAD");
+            "3B1 3SEND_B1 1RECV_B1 3REDUCE_GRAD 1B1 1SEND_B1 1REDUCE_GRAD");
   // Stage 1 holds both micro-batches while the second one waits in its receive buffer.
   EXPECT_EQ(max_live_microbatches(loop, 1), 2);
   EXPECT_EQ(max_live_microbatches(lowered, 1), 2);
@@ -42,7 +42,7 @@ TEST(Lower, VShape) {
   const Schedule lowered = lower(v);
   EXPECT_THAT(validate(lowered), ElementsAre());
   EXPECT_EQ(list_text(lowered.actions[0]),
-            "0F0 0SEND_F0 0F1 0SEND_F1 3RECV_F0 3F0 3B0 3SEND_B0 3RECV_F1 3F1 3B1 3SEND_B1 3REDUCE_GRAD 0RECV_B0 0B0 "
+            "0F0 0SEND_F0 0F1 0SEND_F1 3RECV_F0 3F0 3B0 3SEND_B0 3RECV_F1 3F1 3B1 3SEND_B1 0RECV_B0 3REDUCE_GRAD 0B0 "
             "0RECV_B1 0B1 0REDUCE_GRAD");
   EXPECT_EQ(
       list_text(lowered.actions[1]),
@@ -67,6 +67,55 @@ TEST(Lower, RefusesWhatIsInvalidOrLowered) {
 TEST(Lower, KeepsParameterWindows) {
   const Schedule windows = text_schedule({0}, 2, {"0UNSHARD 0F0 0F1 0B0 0B1 0RESHARD"});
   EXPECT_EQ(list_text(lower(windows).actions[0]), "0UNSHARD 0F0 0F1 0B0 0B1 0REDUCE_GRAD 0RESHARD");
+  EXPECT_THROW(lower(windows, {.shard_windows = true}), Error);
+}
+
+// Behind the transfers, which another rank may wait for, and before the next weight gradient.
+TEST(Lower, ReducesEachMicroBatch) {
+  const Schedule lowered = lower(make_one_f_one_b(2, 2), {.grad_reduce = GradReduce::kMicroBatch});
+  EXPECT_THAT(validate(lowered), ElementsAre());
+  EXPECT_EQ(list_text(lowered.actions[0]),
+            "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0REDUCE_GRAD0 0B1 0REDUCE_GRAD1");
+  EXPECT_EQ(list_text(lowered.actions[1]),
+            "1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1REDUCE_GRAD0 1F1 1B1 1SEND_B1 1REDUCE_GRAD1");
+  const Schedule split = text_schedule({0}, 2, {"0F0 0F1 0I0 0I1 0W0 0B1"});
+  EXPECT_THROW(lower(split, {.grad_reduce = GradReduce::kMicroBatch}), Error);
+  const Schedule late = text_schedule({0}, 2, {"0F0 0F1 0I0 0I1 0W0 0W1"});
+  EXPECT_EQ(list_text(lower(late, {.grad_reduce = GradReduce::kMicroBatch}).actions[0]),
+            "0F0 0F1 0I0 0I1 0W0 0REDUCE_GRAD0 0W1 0REDUCE_GRAD1");
+}
+
+TEST(Lower, WindowsAroundWhatReadsValues) {
+  const Schedule lowered = lower(make_one_f_one_b(2, 2), {.shard_windows = true});
+  EXPECT_THAT(validate(lowered), ElementsAre());
+  EXPECT_EQ(list_text(lowered.actions[0]),
+            "0UNSHARD 0F0 0RESHARD 0SEND_F0 0UNSHARD 0F1 0RESHARD 0SEND_F1 0RECV_B0 0UNSHARD 0B0 0RESHARD 0RECV_B1 "
+            "0UNSHARD 0B1 0RESHARD 0REDUCE_GRAD");
+  EXPECT_EQ(list_text(lowered.actions[1]),
+            "1RECV_F0 1UNSHARD 1F0 1B0 1RESHARD 1SEND_B0 1RECV_F1 1UNSHARD 1F1 1B1 1RESHARD 1SEND_B1 1REDUCE_GRAD");
+  const Schedule both = lower(make_gpipe(1, 2), {.grad_reduce = GradReduce::kMicroBatch, .shard_windows = true});
+  EXPECT_EQ(list_text(both.actions[0]),
+            "0UNSHARD 0F0 0F1 0B0 0RESHARD 0REDUCE_GRAD0 0UNSHARD 0B1 0RESHARD 0REDUCE_GRAD1");
+  const Schedule forward = lower(make_forward_only(2, 2), {.grad_reduce = GradReduce::kNone, .shard_windows = true});
+  EXPECT_EQ(list_text(forward.actions[1]), "1RECV_F0 1UNSHARD 1F0 1RESHARD 1RECV_F1 1UNSHARD 1F1 1RESHARD");
+}
+
+// Several stages of a rank take turns, and only one is whole at a time.
+TEST(Lower, WindowsOfSeveralStages) {
+  const Schedule v = text_schedule({0, 1, 1, 0}, 1, {"0F0 3F0 3B0 0B0", "1F0 2F0 2B0 1B0"});
+  const Schedule lowered = lower(v, {.shard_windows = true});
+  EXPECT_THAT(validate(lowered), ElementsAre());
+  EXPECT_EQ(list_text(lowered.actions[1]),
+            "1RECV_F0 1UNSHARD 1F0 1RESHARD 2UNSHARD 2F0 2RESHARD 2SEND_F0 2RECV_B0 2UNSHARD 2B0 2RESHARD 2REDUCE_GRAD "
+            "1UNSHARD 1B0 1RESHARD 1SEND_B0 1REDUCE_GRAD");
+}
+
+TEST(Lower, WindowsAroundWeightPasses) {
+  const Schedule split = text_schedule({0}, 2, {"0F0 0I0 0F1 0W0 0I1 0W1"});
+  EXPECT_EQ(list_text(lower(split, {.shard_windows = true}).actions[0]),
+            "0UNSHARD 0F0 0I0 0F1 0RESHARD 0W0 0UNSHARD 0I1 0RESHARD 0W1 0REDUCE_GRAD");
+  EXPECT_EQ(list_text(lower(split, {.shard_windows = true, .weight_windows = true}).actions[0]),
+            "0UNSHARD 0F0 0I0 0F1 0W0 0I1 0W1 0RESHARD 0REDUCE_GRAD");
 }
 
 TEST(Lower, MergeBackward) {

@@ -92,7 +92,7 @@ TEST_F(PyTorchSchedules, ZeroBubbleInterleaved) {
   EXPECT_THAT(validate(compute), ElementsAre());
   EXPECT_THAT(validate(comms), ElementsAre());
 
-  const Schedule lowered = lower(merge_backward(compute), {.reduce_grads = false});
+  const Schedule lowered = lower(merge_backward(compute), {.grad_reduce = GradReduce::kNone});
   EXPECT_THAT(validate(lowered), ElementsAre());
   expect_same_traffic(lowered, comms);
   EXPECT_EQ(simulate(comms, kOneStepEach).total, 113);
@@ -123,7 +123,7 @@ TEST_F(PyTorchSchedules, SendAndReceiveVectors) {
     }
     EXPECT_THAT(validate(compute), ElementsAre());
     EXPECT_THAT(validate(comms), ElementsAre());
-    expect_same_traffic(lower(compute, {.reduce_grads = false}), comms);
+    expect_same_traffic(lower(compute, {.grad_reduce = GradReduce::kNone}), comms);
     EXPECT_EQ(simulate(comms, kOneStepEach).total, vector["simulated_steps"].get<double>());
   }
 }

@@ -17,10 +17,16 @@ namespace ashlar {
 
 class QueueMachine {
  public:
-  explicit QueueMachine(const Schedule& schedule) : schedule_(schedule) {}
+  explicit QueueMachine(const Schedule& schedule) : schedule_(schedule) {
+    for (const std::vector<Action>& list : schedule.actions) {
+      for (const Action& action : list) {
+        if (action.kind == ActionKind::kUnshard) in_windows_.insert(action.stage);
+      }
+    }
+  }
 
   // Per stage, the order in which weight gradients (w) are added and reduced (r); nothing when a rank hangs, a value is
-  // wrong or one is left over.
+  // wrong or one is left over, or a stage that is whole in windows is not so when it must be.
   std::optional<std::string> run() {
     std::vector<size_t> next(schedule_.actions.size(), 0);
     for (bool progress = true; progress;) {
@@ -37,7 +43,7 @@ class QueueMachine {
     for (size_t rank = 0; rank < next.size(); ++rank) {
       if (next[rank] != schedule_.actions[rank].size()) return std::nullopt;
     }
-    if (!outputs_.empty() || !input_grads_.empty() || !unfinished_.empty()) return std::nullopt;
+    if (!whole_.empty() || !outputs_.empty() || !input_grads_.empty() || !unfinished_.empty()) return std::nullopt;
     for (const auto& [pair, queue] : channels_) {
       if (queue.sent.size() != queue.num_posted) return std::nullopt;
     }
@@ -58,6 +64,9 @@ class QueueMachine {
     if (schedule_.stage_to_rank[static_cast<size_t>(a.stage)] != rank) return fail();
     const Key key{a.stage, a.microbatch};
     const int num_stages = schedule_.num_stages();
+    const bool reads =
+        a.kind == ActionKind::kForward || a.kind == ActionKind::kBackward || a.kind == ActionKind::kBackwardInput;
+    if (reads && in_windows_.contains(a.stage) && !whole_.contains({rank, a.stage})) return fail();
     switch (a.kind) {
       case ActionKind::kRecvForward:
         return post(a.stage - 1, a, "F");
@@ -83,11 +92,16 @@ class QueueMachine {
       case ActionKind::kBackwardWeight:
         return weight_grad(key);
       case ActionKind::kReduceGrads:
-        sums_[a.stage] += 'r';
+        sums_[a.stage] += a.microbatch < 0 ? "r" : fmt::format("r{}", a.microbatch);
         return true;
-      default:
-        return fail();
+      case ActionKind::kUnshard:
+        for (const auto& [other_rank, stage] : whole_) broken_ = broken_ || other_rank == rank;
+        whole_.insert({rank, a.stage});
+        return !broken_;
+      case ActionKind::kReshard:
+        return whole_.erase({rank, a.stage}) == 1 || fail();
     }
+    return fail();
   }
 
   bool weight_grad(const Key& key) {
@@ -145,6 +159,8 @@ class QueueMachine {
   std::set<Key> outputs_, input_grads_;    // results that nobody has taken yet
   std::map<Key, char> unfinished_;
   std::map<int, std::string> sums_;
+  std::set<int> in_windows_;  // stages that have windows
+  std::set<Key> whole_;       // rank, stage of an open window
   bool broken_ = false;
 };
 

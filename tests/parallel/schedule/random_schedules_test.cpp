@@ -57,6 +57,36 @@ Schedule random_schedule(std::mt19937& random) {
   return schedule;
 }
 
+// The same schedule with a reduction for each micro-batch and all parameters in windows: nothing of the walk changes,
+// and transfers that no action parted are not parted.
+void expect_each_reduced_in_windows(const Schedule& schedule) {
+  const Schedule plain = lower(schedule, {.grad_reduce = GradReduce::kNone});
+  for (const bool weight_windows : {false, true}) {
+    const Schedule lowered = lower(
+        schedule, {.grad_reduce = GradReduce::kMicroBatch, .shard_windows = true, .weight_windows = weight_windows});
+    ASSERT_THAT(validate(lowered), ElementsAre());
+    std::string expected;
+    for (int stage = 0; stage < schedule.num_stages(); ++stage) {
+      expected += fmt::format("{}:", stage);
+      for (int m = 0; m < schedule.num_microbatches; ++m) expected += fmt::format("w{0}r{0}", m);
+      expected += " ";
+    }
+    ASSERT_EQ(outcome(lowered), expected);
+    for (size_t rank = 0; rank < lowered.actions.size(); ++rank) {
+      std::vector<Action> walk = lowered.actions[rank];
+      for (size_t i = 1; i + 1 < walk.size(); ++i) {
+        if (is_compute(walk[i].kind) || is_transfer(walk[i].kind)) continue;
+        const bool behind_a_transfer = is_transfer(walk[i - 1].kind);
+        size_t next = i;
+        while (next < walk.size() && !is_compute(walk[next].kind) && !is_transfer(walk[next].kind)) ++next;
+        ASSERT_FALSE(behind_a_transfer && next < walk.size() && is_transfer(walk[next].kind)) << action_text(walk[i]);
+      }
+      std::erase_if(walk, [](const Action& a) { return !is_compute(a.kind) && !is_transfer(a.kind); });
+      ASSERT_EQ(walk, plain.actions[rank]);
+    }
+  }
+}
+
 TEST(RandomSchedules, LoweringIsValidAndRuns) {
   std::mt19937 random(20240522);
   int num_moved_receives = 0;
@@ -73,6 +103,8 @@ TEST(RandomSchedules, LoweringIsValidAndRuns) {
       expected += "r ";
     }
     ASSERT_EQ(outcome(lowered), expected);
+    expect_each_reduced_in_windows(schedule);
+    if (HasFatalFailure()) return;
     // Posted receives and free sends add no waiting to what the compute actions ask of each other.
     ASSERT_EQ(simulate(lowered, {.transfer = 0.5}).total, simulate(schedule, {.transfer = 0.5}).total);
 
@@ -88,7 +120,7 @@ TEST(RandomSchedules, LoweringIsValidAndRuns) {
         if (!is_receive(list[i].kind)) continue;
         // No receive could stand behind the next compute action: it, or a later one of its sender, is needed there.
         size_t next = i;
-        while (is_receive(list[next].kind)) ++next;
+        while (!is_compute(list[next].kind)) ++next;
         Schedule later = lowered;
         std::vector<Action>& moved = later.actions[static_cast<size_t>(rank)];
         moved.insert(moved.begin() + static_cast<std::ptrdiff_t>(next) + 1, list[i]);

@@ -28,6 +28,13 @@ TEST(Golden, ListsOfOneFOneB) {
   EXPECT_EQ(out.str(), golden("schedule_1f1b_p4_m8.csv"));
 }
 
+TEST(Golden, ListsOfOneFOneBWithWindowsAndReductions) {
+  std::ostringstream out;
+  write_csv(out, lower(make_one_f_one_b(4, 8), {.grad_reduce = GradReduce::kMicroBatch, .shard_windows = true}),
+            CsvForm::kComputeComms);
+  EXPECT_EQ(out.str(), golden("schedule_1f1b_p4_m8_windows.csv"));
+}
+
 TEST(Golden, PictureOfOneFOneB) {
   EXPECT_EQ(render_text(simulate(lower(make_one_f_one_b(4, 8)))), golden("schedule_1f1b_p4_m8.txt"));
 }
@@ -53,6 +60,15 @@ TEST(RenderText, TransfersAndReductionsThatTakeTime) {
             "rank 0 |F0|s0|r0         |B0   |R    |\n"
             "rank 1 |r0   |F0|B0   |s0|R    ......|\n"
             "1f1b: total 10, bubble 70.0 %\n");
+}
+
+TEST(RenderText, ReductionsOfMicroBatchesAndWindowsThatTakeTime) {
+  const ActionCosts costs{.reduce_grads = 1, .unshard = 1};
+  const Schedule lowered =
+      lower(make_one_f_one_b(1, 2), {.grad_reduce = GradReduce::kMicroBatch, .shard_windows = true});
+  EXPECT_EQ(render_text(simulate(lowered, costs)),
+            "rank 0 |u |F0|B0   |u |R0|u |F1|B1   |u |R1|\n"
+            "1f1b: total 12, bubble 50.0 %\n");
 }
 
 TEST(RenderSvg, HoldsEveryActionThatTakesTime) {

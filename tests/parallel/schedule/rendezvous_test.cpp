@@ -78,8 +78,11 @@ TEST(Rendezvous, NoGeneratorWaitsInACircle) {
       for (const std::string& name : schedule_names()) {
         EXPECT_THAT(stuck_turns(lower(make_schedule(name, ranks, microbatches))), testing::IsEmpty())
             << name << " on " << ranks << " ranks, " << microbatches << " micro-batches";
+        const LoweringOptions all{.grad_reduce = GradReduce::kMicroBatch, .shard_windows = true};
+        EXPECT_THAT(stuck_turns(lower(make_schedule(name, ranks, microbatches), all)), testing::IsEmpty())
+            << name << " with windows on " << ranks << " ranks, " << microbatches << " micro-batches";
       }
-      EXPECT_THAT(stuck_turns(lower(make_forward_only(ranks, microbatches), {.reduce_grads = false})),
+      EXPECT_THAT(stuck_turns(lower(make_forward_only(ranks, microbatches), {.grad_reduce = GradReduce::kNone})),
                   testing::IsEmpty())
           << "forward only on " << ranks << " ranks, " << microbatches << " micro-batches";
     }

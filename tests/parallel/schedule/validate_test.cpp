@@ -55,9 +55,11 @@ TEST(Validate, PlacementAndRanges) {
               ElementsAre("rank 0 position 1 (0F1): there are 1 micro-batches"));
   EXPECT_THAT(validate(Schedule{}), ElementsAre("the schedule has 0 micro-batches", "the schedule has no stages",
                                                 "the schedule has no ranks"));
-  Schedule reduce = text_schedule({0}, 1, {"0F0 0B0 0REDUCE_GRAD"});
-  reduce.actions[0][2].microbatch = 0;
-  EXPECT_THAT(validate(reduce), ElementsAre("rank 0 position 2 (0REDUCE_GRAD): this action belongs to no micro-batch, "
+  EXPECT_THAT(validate(text_schedule({0}, 1, {"0F0 0B0 0REDUCE_GRAD1"})),
+              ElementsAre("rank 0 position 2 (0REDUCE_GRAD1): there are 1 micro-batches"));
+  Schedule window = text_schedule({0}, 1, {"0UNSHARD 0F0 0B0 0RESHARD"});
+  window.actions[0][0].microbatch = 0;
+  EXPECT_THAT(validate(window), ElementsAre("rank 0 position 0 (0UNSHARD0): this action belongs to no micro-batch, "
                                             "but carries 0"));
 }
 
@@ -115,17 +117,34 @@ TEST(Validate, Deadlock) {
 
 TEST(Validate, ReduceGrads) {
   EXPECT_THAT(validate(text_schedule({0}, 2, {"0F0 0F1 0B0 0REDUCE_GRAD 0B1"})),
-              ElementsAre("rank 0 position 3 (0REDUCE_GRAD) stands before rank 0 position 4 (0B1), the stage's last "
-                          "weight gradient"));
+              ElementsAre("rank 0 position 3 (0REDUCE_GRAD) stands before rank 0 position 4 (0B1), the last weight "
+                          "gradient that it reduces"));
   EXPECT_THAT(validate(text_schedule({0}, 1, {"0F0 0I0 0REDUCE_GRAD 0W0"})),
-              ElementsAre("rank 0 position 2 (0REDUCE_GRAD) stands before rank 0 position 3 (0W0), the stage's last "
-                          "weight gradient"));
+              ElementsAre("rank 0 position 2 (0REDUCE_GRAD) stands before rank 0 position 3 (0W0), the last weight "
+                          "gradient that it reduces"));
   EXPECT_THAT(validate(text_schedule({0, 0}, 1, {"0F0 1F0 1B0 1REDUCE_GRAD 0B0"})),
               ElementsAre("rank 0: 0REDUCE_GRAD is missing"));
   EXPECT_THAT(validate(text_schedule({0}, 1, {"0F0 0B0 0REDUCE_GRAD 0REDUCE_GRAD"})),
               ElementsAre("rank 0 position 3 (0REDUCE_GRAD): a duplicate of rank 0 position 2 (0REDUCE_GRAD)"));
   EXPECT_THAT(validate(text_schedule({0}, 1, {"0F0 0REDUCE_GRAD"})),
-              ElementsAre("rank 0 position 1 (0REDUCE_GRAD): stage 0 has no weight gradients"));
+              ElementsAre("rank 0 position 1 (0REDUCE_GRAD): stage 0 has no weight gradients of micro-batch 0"));
+}
+
+TEST(Validate, ReduceGradsOfMicroBatches) {
+  EXPECT_THAT(validate(text_schedule({0}, 2, {"0F0 0I0 0W0 0F1 0I1 0REDUCE_GRAD0 0W1 0REDUCE_GRAD1"})), IsEmpty());
+  EXPECT_THAT(validate(text_schedule({0}, 2, {"0F0 0F1 0B0 0B1 0REDUCE_GRAD0 0REDUCE_GRAD1"})),
+              ElementsAre("rank 0 position 4 (0REDUCE_GRAD0) stands after rank 0 position 3 (0B1), the stage's next "
+                          "weight gradient"));
+  EXPECT_THAT(validate(text_schedule({0}, 2, {"0F0 0F1 0REDUCE_GRAD0 0B0 0B1 0REDUCE_GRAD1"})),
+              ElementsAre("rank 0 position 2 (0REDUCE_GRAD0) stands before rank 0 position 3 (0B0), the weight "
+                          "gradient that it reduces"));
+  EXPECT_THAT(validate(text_schedule({0}, 2, {"0F0 0F1 0B0 0B1 0REDUCE_GRAD1"})),
+              ElementsAre("rank 0: 0REDUCE_GRAD0 is missing"));
+  EXPECT_THAT(validate(text_schedule({0}, 2, {"0F0 0F1 0B0 0REDUCE_GRAD0 0B1 0REDUCE_GRAD"})),
+              ElementsAre("rank 0 position 5 (0REDUCE_GRAD) is of a whole step and rank 0 position 3 (0REDUCE_GRAD0) "
+                          "of one micro-batch: a schedule has one kind"));
+  EXPECT_THAT(validate(text_schedule({0, 0}, 1, {"0F0 1F0 1B0 1REDUCE_GRAD0 0B0"})),
+              ElementsAre("rank 0: 0REDUCE_GRAD0 is missing"));
 }
 
 TEST(Validate, ParameterWindows) {
@@ -137,6 +156,11 @@ TEST(Validate, ParameterWindows) {
       ElementsAre("rank 0 position 2 (0UNSHARD): stage 0 is whole already", "rank 0: 0RESHARD is missing at the end"));
   EXPECT_THAT(validate(text_schedule({0}, 1, {"0RESHARD 0UNSHARD 0F0 0B0 0RESHARD"})),
               ElementsAre("rank 0 position 0 (0RESHARD): stage 0 is not whole here"));
+  EXPECT_THAT(validate(text_schedule({0}, 1, {"0UNSHARD 0F0 0I0 0RESHARD 0W0"})), IsEmpty());
+  EXPECT_THAT(validate(text_schedule({0, 0}, 1, {"0UNSHARD 0F0 1UNSHARD 1F0 1B0 1RESHARD 0B0 0RESHARD"})),
+              ElementsAre("rank 0 position 2 (1UNSHARD): stage 0 is whole already",
+                          "rank 0 position 6 (0B0): stage 0 is not whole here",
+                          "rank 0 position 7 (0RESHARD): stage 0 is not whole here"));
 }
 
 }  // namespace
