@@ -99,7 +99,7 @@ void RunReport::step(const StepResult& result) {
   metrics.flop_formula = flop_formula_name(FlopFormula::kCausal);
   if (options.check_weight_hash) {
     metrics.weight_hashes.resize(static_cast<size_t>(training_.rank.world.size()));
-    int64_t mine = static_cast<int64_t>(training_.store.hash_values());
+    int64_t mine = static_cast<int64_t>(training_.sync.values().hash_values());
     training_.rank.world
         .all_gather(view_of(reinterpret_cast<int64_t*>(metrics.weight_hashes.data()), {training_.rank.world.size()}),
                     view_of(&mine, {1}), *training_.stream)

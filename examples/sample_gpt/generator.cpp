@@ -35,7 +35,7 @@ Generator::Generator(RankContext& rank, const std::string& directory, int64_t it
       grid_(rank, GridShape{}),
       stream_(rank.device.create_stream()),
       stage_(make_stage(config_, {config_.num_layers}, 0, 0, 1)),
-      store_(rank.device, grid_, {0}, {stage_->parameters()}, config_.dtype),
+      store_(rank.device, grid_, {stage_parameters(*stage_)}, config_.dtype),
       copy_(rank.device) {
   kernels::prepare_kernels(*stream_, {});
   load_checkpoint(rank, directory, iteration, weight_slices(store_));

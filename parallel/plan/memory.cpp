@@ -15,46 +15,18 @@ namespace {
 // Of a communicator over NCCL, for each of its ranks and one more: a color and a key, as int64.
 constexpr int64_t kNcclScratchBytes = 16;
 
-bool shares_value(const RunShape& shape, const Parameter& parameter) {
-  return parameter.tied_copy && shape.grid.pipeline == 1;
+FlatLayout layout_of(const RunShape& shape, const StageChunk& chunk) {
+  return lay_out_flat(flat_tensors({stage_parameters(chunk)}), shape.sharding);
 }
 
-// Every rank of a stage owns as much, padding included.
-void count_shared_out(const RunShape& shape, const std::vector<Parameter*>& parameters, int stage, RankMemory& memory) {
-  const DType stat = kernels::stat_dtype(shape.config.dtype);
-  const FlatLayout layout = lay_out_shards(flat_tensors({stage}, {parameters}), shape.sharding);
-  const int64_t kinds = (shape.optimizer == OptimizerKind::kAdamW ? 2 : 0) + (shape.config.dtype != stat ? 1 : 0);
-  const auto bytes = [](int64_t elements, DType dtype) { return elements * static_cast<int64_t>(dtype_bytes(dtype)); };
-  memory.bytes[static_cast<size_t>(MemoryItem::kParameters)] = bytes(layout.num_value_elements, shape.config.dtype);
-  memory.bytes[static_cast<size_t>(MemoryItem::kGradients)] = bytes(layout.num_elements, stat);
-  memory.bytes[static_cast<size_t>(MemoryItem::kOptimizer)] = bytes(kinds * layout.num_owned(), stat);
-}
-
-void count_parameters(const RunShape& shape, const std::vector<Parameter*>& parameters, int stage, RankMemory& memory) {
-  if (shape.sharding.is_sharded()) {
-    count_shared_out(shape, parameters, stage, memory);
-    return;
-  }
-  const DType stat = kernels::stat_dtype(shape.config.dtype);
-  Arena values, grads, moments, masters;
-  for (const Parameter* parameter : parameters) {
-    const Shape local = parameter->shard.local();
-    take_tensor(grads, stat, local);
-    if (shares_value(shape, *parameter)) {
-      continue;
-    }
-    take_tensor(values, shape.config.dtype, local);
-    if (shape.optimizer == OptimizerKind::kAdamW) {
-      take_tensor(moments, stat, local);
-      take_tensor(moments, stat, local);
-    }
-    if (shape.config.dtype != stat) {
-      take_tensor(masters, stat, local);
-    }
-  }
-  memory.bytes[static_cast<size_t>(MemoryItem::kParameters)] = static_cast<int64_t>(values.used());
-  memory.bytes[static_cast<size_t>(MemoryItem::kGradients)] = static_cast<int64_t>(grads.used());
-  memory.bytes[static_cast<size_t>(MemoryItem::kOptimizer)] = static_cast<int64_t>(moments.used() + masters.used());
+// Every rank of a stage needs as much, padding included.
+void count_parameters(const RunShape& shape, const StageChunk& chunk, RankMemory& memory) {
+  const FlatLayout layout = layout_of(shape, chunk);
+  const StoreBytes bytes = store_bytes(layout, shape.config.dtype);
+  memory.bytes[static_cast<size_t>(MemoryItem::kParameters)] = bytes.values + bytes.gathered;
+  memory.bytes[static_cast<size_t>(MemoryItem::kGradients)] = bytes.grads + bytes.staged;
+  memory.bytes[static_cast<size_t>(MemoryItem::kOptimizer)] =
+      Optimizer::state_bytes(layout, shape.config.dtype, shape.optimizer);
 }
 
 void count_activations(const RunShape& shape, const StageChunk& chunk, const StageSlots& slots, RankMemory& memory) {
@@ -80,13 +52,8 @@ void count_activations(const RunShape& shape, const StageChunk& chunk, const Sta
 // Numbers in fp64 that stand in tensors of their own: the norm by blocks and by tensors, the scalars of an update, what
 // a step leaves behind.
 int64_t count_numbers(const RunShape& shape, const std::vector<Parameter*>& parameters, int64_t num_tensors) {
-  int64_t most_blocks = 1;
-  for (const Parameter* parameter : parameters) {
-    most_blocks = std::max(most_blocks, Optimizer::num_norm_blocks(parameter->shard.local().num_elements()));
-  }
-  const int64_t num_blocks = shape.sharding.is_sharded() ? Optimizer::num_norm_blocks(parameters) : most_blocks;
-  const int64_t numbers = num_blocks + num_tensors * shape.grid.tensor + kernels::kNumUpdateScalars + kNumStepCells +
-                          kernels::kNumStepResults;
+  const int64_t numbers = Optimizer::num_norm_blocks(parameters) + num_tensors * shape.grid.tensor +
+                          kernels::kNumUpdateScalars + kNumStepCells + kernels::kNumStepResults;
   return numbers * static_cast<int64_t>(sizeof(double));
 }
 
@@ -96,6 +63,10 @@ int64_t count_communication(const RunShape& shape, bool holds_vocabulary) {
   }
   const GridShape& grid = shape.grid;
   std::vector<int> groups{grid.num_ranks(), grid.tensor, grid.pipeline, grid.data, grid.tensor * grid.pipeline};
+  if (shape.num_instances > 1) {
+    groups.push_back(grid.data / shape.num_instances);
+    groups.push_back(shape.num_instances);
+  }
   if (holds_vocabulary) {
     groups.push_back(grid.pipeline == 1 ? 1 : 2);
   }
@@ -144,7 +115,7 @@ std::vector<RankMemory> plan_memory(const RunShape& shape, const std::vector<Sta
     const auto chunk = make_stage(shape.config, shape.layers_per_stage, stage, 0, shape.grid.tensor);
     const std::vector<Parameter*> parameters = chunk->parameters();
     RankMemory& memory = stages.emplace_back();
-    count_parameters(shape, parameters, stage, memory);
+    count_parameters(shape, *chunk, memory);
     count_activations(shape, *chunk, slots[static_cast<size_t>(stage)], memory);
     memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] += count_numbers(shape, parameters, num_tensors);
     memory.bytes[static_cast<size_t>(MemoryItem::kKernels)] =
@@ -160,7 +131,7 @@ int64_t least_memory(const RunShape& shape) {
   for (int stage = 0; stage < shape.grid.pipeline; ++stage) {
     const auto chunk = make_stage(shape.config, shape.layers_per_stage, stage, 0, shape.grid.tensor);
     RankMemory memory;
-    count_parameters(shape, chunk->parameters(), stage, memory);
+    count_parameters(shape, *chunk, memory);
     most = std::max(most, memory.total());
   }
   return most;

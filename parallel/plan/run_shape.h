@@ -22,7 +22,8 @@ struct RunShape {
   int num_microbatches = 1;       // of one data rank in one step
   BatchShape batch;               // one micro-batch
   OptimizerKind optimizer = OptimizerKind::kAdamW;
-  Sharding sharding;  // among the data ranks
+  Sharding sharding;      // among the data ranks
+  int num_instances = 1;  // groups of data ranks that share among themselves
   DeviceKind device = DeviceKind::kCpu;
   DeviceBackend backend = DeviceBackend::kHost;
 

@@ -50,45 +50,61 @@ void add_pipeline(const RunShape& shape, const std::vector<Action>& actions, Gro
   to.wire_bytes += boundary * num_sends;
 }
 
-void add_reduce_scatter(GroupTraffic& to, int64_t bytes) {
-  to.payload_bytes += bytes;
-  to.wire_bytes += (to.num_ranks - 1) * bytes / to.num_ranks;
+void add_reduce_scatter(GroupTraffic& to, int64_t bytes, int64_t times) {
+  to.payload_bytes += bytes * times;
+  to.wire_bytes += (to.num_ranks - 1) * bytes / to.num_ranks * times;
 }
 
-// Gradients to their owners, sums of their blocks to all, values from their owners.
-void add_shared_out(const RunShape& shape, const std::vector<Parameter*>& parameters, int stage, RankTraffic& traffic) {
+// How often a micro-batch gathers a layer whose values are shared out: in front of its forward pass, and of its
+// backward passes where they read values. In a group that is run again that is so for each layer but the last, whose
+// backward passes follow its second forward pass at once.
+int64_t num_gathers(const StageChunk& chunk, size_t layer) {
+  for (const RecomputeGroup& group : chunk.groups()) {
+    if (layer >= group.begin && layer < group.end) {
+      return layer + 1 < group.end ? 3 : 2;
+    }
+  }
+  const Layer& of = *chunk.layers()[layer];
+  return of.input_pass_reads_values() || of.weight_pass_reads_values() ? 2 : 1;
+}
+
+// Sums of gradients, to their owners where the state is shared out; then the sums of their blocks to all, and values
+// from their owners. Buckets are ranges of the arena, so the gaps between its tensors travel too.
+void add_gradients(const RunShape& shape, const StageChunk& chunk, RankTraffic& traffic) {
   const auto stat = static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(shape.config.dtype)));
   const auto element = static_cast<int64_t>(dtype_bytes(shape.config.dtype));
-  const std::vector<FlatTensor> tensors = flat_tensors({stage}, {parameters});
-  const FlatLayout layout = lay_out_shards(tensors, shape.sharding);
+  const std::vector<FlatTensor> tensors = flat_tensors({stage_parameters(chunk)});
+  const FlatLayout layout = lay_out_flat(tensors, shape.sharding);
+  const Sharding& sharding = layout.sharding;
+  const int64_t times = sharding.each_microbatch ? shape.num_microbatches : 1;
   GroupTraffic& data = of(traffic, TrafficGroup::kData);
-  add_reduce_scatter(data, layout.num_elements * stat);
-  add_all_reduce(data, Optimizer::num_norm_blocks(parameters) * static_cast<int64_t>(sizeof(double)));
-  add_all_gather(data, layout.num_owned() * element, 1);
+  GroupTraffic shard{.num_ranks = sharding.cuts_state() ? sharding.num_shards : shape.grid.data};
+  GroupTraffic replicas{.num_ranks = shape.num_instances};
+  if (!sharding.cuts_state()) {
+    add_all_reduce(shard, layout.num_elements * stat, times);
+  } else {
+    add_reduce_scatter(shard, layout.num_elements * stat, times);
+    add_all_reduce(shard, Optimizer::num_norm_blocks(chunk.parameters()) * static_cast<int64_t>(sizeof(double)));
+    if (!sharding.cuts_values()) {
+      add_all_gather(shard, layout.num_owned() * element, 1);
+    }
+    for (const FlatLayer& layer : layout.layers) {
+      if (sharding.cuts_values()) {
+        add_all_gather(shard, layer.num_elements() / sharding.num_shards * element,
+                       num_gathers(chunk, layer.layer) * shape.num_microbatches);
+      }
+    }
+    if (shape.num_instances > 1) {
+      add_all_reduce(replicas, layout.num_elements / sharding.num_shards * stat, times);
+    }
+  }
+  data.payload_bytes += shard.payload_bytes + replicas.payload_bytes;
+  data.wire_bytes += shard.wire_bytes + replicas.wire_bytes;
   for (const FlatBucket& bucket : layout.buckets) {
     if (shape.grid.pipeline > 1 && tensors[bucket.first_tensor].is_tied) {
-      add_all_reduce(of(traffic, TrafficGroup::kEmbedding),
-                     (bucket.end - bucket.begin) / shape.sharding.num_shards * stat);
+      add_all_reduce(of(traffic, TrafficGroup::kEmbedding), bucket.num_elements() / sharding.num_shards * stat);
     }
   }
-}
-
-// Buckets are ranges of the arena, so the gaps between its tensors travel too.
-void add_gradients(const RunShape& shape, const StageChunk& chunk, RankTraffic& traffic) {
-  if (shape.sharding.is_sharded()) {
-    add_shared_out(shape, chunk.parameters(), chunk.stage(), traffic);
-    return;
-  }
-  const DType stat = kernels::stat_dtype(shape.config.dtype);
-  Arena grads;
-  for (const Parameter* parameter : chunk.parameters()) {
-    take_tensor(grads, stat, parameter->shard.local());
-    if (shape.grid.pipeline > 1 && (parameter->tied_first || parameter->tied_copy)) {
-      add_all_reduce(of(traffic, TrafficGroup::kEmbedding),
-                     parameter->shard.local().num_elements() * static_cast<int64_t>(dtype_bytes(stat)));
-    }
-  }
-  add_all_reduce(of(traffic, TrafficGroup::kData), static_cast<int64_t>(grads.used()));
 }
 
 }  // namespace

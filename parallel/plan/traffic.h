@@ -12,7 +12,7 @@ namespace ashlar {
 enum class TrafficGroup {
   kTensor,     // activations and their gradients between the parts of a layer; statistics of the loss
   kPipeline,   // activations and their gradients between stages
-  kData,       // gradients of the parameters
+  kData,       // gradients of the parameters; values that are shared out
   kEmbedding,  // gradients of a tied table between first and last stage
   kModel,      // the squared norm
   kWorld,      // loss, counted targets, signals

@@ -40,10 +40,10 @@ struct Finding {
 std::string first_bad_gradient(const Training& training) {
   HostCopy copy(training.rank.device);
   std::vector<std::byte> scratch;
-  for (const ParameterStore::Entry& entry : training.store.entries()) {
-    if (!all_finite(copy.on_host(entry.parameter->grad, scratch))) {
+  for (const FlatPiece& piece : training.store.owned()) {
+    if (!all_finite(copy.on_host(training.store.grad_of(piece), scratch))) {
       return fmt::format("rank {} ({}): the gradient of {} is not finite", training.rank.world.rank(),
-                         training.grid.coordinate().text(), entry.parameter->name);
+                         training.grid.coordinate().text(), training.store.entries()[piece.tensor].parameter->name);
     }
   }
   return "";

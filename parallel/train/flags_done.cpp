@@ -147,18 +147,36 @@ void model_and_grid(Rows& t) {
       .by_default("an even share");
   t.row("pipeline-schedule", &O::pipeline_schedule, "NAME", "order of forward and backward passes on a stage")
       .one_of({"1f1b", "gpipe"});
-  t.row("ddp-bucket-size", &O::ddp_bucket_size, "N", "elements of one gradient all-reduce over the data axis")
+  t.row("ddp-bucket-size", &O::ddp_bucket_size, "N",
+        "most elements of one collective over the data axis: gradients on their way to be summed, weights that are "
+        "gathered")
       .at_least(1);
   t.row("zero-stage", kZeroStage, "N",
         "what the data ranks share out instead of each holding all of it: 0 nothing; 1 fp32 master weights and moments "
-        "of the optimizer. Every stage gives the same numbers")
-      .one_of({"0", "1"}, {"2", "3"})
+        "of the optimizer; 2 gradients too; 3 weights too, which are gathered layer by layer where they are read. "
+        "Every stage gives the same numbers at one --grad-reduce")
+      .one_of({"0", "1", "2", "3"})
       .by_default("0");
-  t.row("use-distributed-optimizer", &O::use_distributed_optimizer, "", "as --zero-stage 1");
+  t.row("use-distributed-optimizer", &O::use_distributed_optimizer, "",
+        "as --zero-stage 1, where no other flag names a higher stage");
   t.row("data-parallel-sharding-strategy", &O::data_parallel_sharding_strategy, "NAME",
-        "no_shard and optim: as --zero-stage 0 and 1")
-      .one_of({"no_shard", "optim"}, {"optim_grads", "optim_grads_params"})
+        "no_shard, optim, optim_grads and optim_grads_params: as --zero-stage 0, 1, 2 and 3")
+      .one_of({"no_shard", "optim", "optim_grads", "optim_grads_params"})
       .by_default("as --zero-stage says");
+  t.row("use-megatron-fsdp", &O::use_megatron_fsdp, "", "as --zero-stage 3, where no other flag names a stage");
+  t.row("grad-reduce", &O::grad_reduce, "WHEN",
+        "when gradients meet over the data axis: once a step, or behind every micro-batch, which lets --zero-stage 2 "
+        "and 3 hold their part of the gradients only. The two differ by rounding")
+      .one_of({"step", "micro-batch"})
+      .by_default("step with --zero-stage 0 and 1, else micro-batch");
+  t.row("num-distributed-optimizer-instances", &O::num_distributed_optimizer_instances, "N",
+        "groups of data ranks; each group shares out among its own ranks and holds all of it. Must divide the data "
+        "size")
+      .at_least(1);
+  t.row("overlap-grad-reduce", &O::overlap_grad_reduce, "",
+        "on GPUs sum a layer's gradients while the layers before it compute; changes no number");
+  t.row("overlap-param-gather", &O::overlap_param_gather, "",
+        "on GPUs gather a layer's weights while the layers before it compute; changes no number");
   t.row("distributed-backend", &O::distributed_backend, "NAME",
         "what carries data between ranks: nccl for a GPU a rank; staged for GPUs by way of the host, also with several "
         "ranks on one GPU; mpi for CPUs")

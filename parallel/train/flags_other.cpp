@@ -24,8 +24,6 @@ void no_effect(std::vector<Flag>& flags) {
   add("no-gradient-accumulation-fusion", "", "changes speed only");
   add("add-qkv-bias", "", "the attention products always have a bias");
   add("accumulate-allreduce-grads-in-fp32", "", "gradients are always fp32");
-  add("overlap-grad-reduce", "", "changes speed only");
-  add("overlap-param-gather", "", "parameters are not sharded over data ranks");
   add("tp-comm-overlap", "", "changes speed only");
   add("no-overlap-p2p-communication", "", "changes speed only");
   add("deterministic-mode", "", "runs on one grid always repeat bit for bit");
@@ -76,7 +74,6 @@ void refused_numbers_and_grid(std::vector<Flag>& flags) {
   add("sequence-parallel", "", "use --tensor-model-parallel-size alone");
   add("context-parallel-size", "N", "a sequence stays on one tensor group", {"1"});
   add("cp-comm-type", "NAME", "a sequence stays on one tensor group; leave it out", {"p2p"});
-  add("use-megatron-fsdp", "", "every data rank holds all weights; see --zero-stage");
   add("ddp-num-buckets", "N", "use --ddp-bucket-size, in elements");
   add("num-layers-per-virtual-pipeline-stage", "N", "a rank holds one stage: --pipeline-schedule 1f1b or gpipe");
   add("num-virtual-stages-per-pipeline-rank", "N", "a rank holds one stage: --pipeline-schedule 1f1b or gpipe", {"1"});

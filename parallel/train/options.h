@@ -48,10 +48,15 @@ struct TrainOptions {
   std::optional<int64_t> decoder_last_pipeline_num_layers;
   std::string pipeline_schedule = "1f1b";
   int64_t ddp_bucket_size = 40000000;  // elements
-  // Three names for one setting; zero_stage_of() has it.
+  std::string grad_reduce;             // step, micro-batch; empty: as the ZeRO stage says
+  bool overlap_grad_reduce = false;
+  bool overlap_param_gather = false;
+  int64_t num_distributed_optimizer_instances = 1;
+  // Four names for one setting; zero_stage_of() has it.
   std::optional<int64_t> zero_stage;
   bool use_distributed_optimizer = false;
-  std::string data_parallel_sharding_strategy;  // no_shard, optim; empty: not given
+  bool use_megatron_fsdp = false;
+  std::string data_parallel_sharding_strategy;  // no_shard, optim, optim_grads, optim_grads_params; empty: not given
 
   // batch and length
   int64_t micro_batch_size = 0;
@@ -156,9 +161,11 @@ TrainOptions resolve_options(const TrainOptions& options, int world_size);
 // given back as a --config file. Kept in checkpoints, compared between ranks.
 nlohmann::json options_json(const TrainOptions& options);
 
-// Pure. What the data ranks share out: 0 nothing, 1 the optimizer's state. Throws Error(kUsage) when two names for it
-// contradict each other.
+// Pure. What the data ranks share out: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 weights too. Throws
+// Error(kUsage) when two names for it contradict each other.
 int zero_stage_of(const TrainOptions& options);
+// Pure. Whether gradients meet behind every micro-batch: as --grad-reduce says, else where gradients are shared out.
+bool reduces_each_microbatch(const TrainOptions& options);
 
 // Pure. Layers of each stage, in order; their sum is num_layers and each is at least 1. first and last are
 // --decoder-first/last-pipeline-num-layers. The others share what is left evenly; where it does not divide, the earlier

@@ -223,7 +223,12 @@ void check_sharding(const TrainOptions& o, Problems& problems) {
     zero_stage_of(o);
   } catch (const Error& error) {
     problems.add(error.what());
+    return;
   }
+  problems.add_if(o.num_distributed_optimizer_instances > 1 && zero_stage_of(o) == 0,
+                  "--num-distributed-optimizer-instances {} needs --zero-stage of at least 1: with 0 nothing is shared "
+                  "out; nearest legal value: 1",
+                  o.num_distributed_optimizer_instances);
 }
 
 void check_device(const TrainOptions& o, Problems& problems) {
@@ -353,6 +358,18 @@ void resolve_grid(TrainOptions& o, int world_size) {
   }
   o.data_parallel_size = static_cast<int>(world_size / model);
   o.world_size = world_size;
+  const int64_t instances = o.num_distributed_optimizer_instances;
+  if (o.data_parallel_size % instances != 0) {
+    int64_t below = std::min<int64_t>(instances, o.data_parallel_size);
+    while (o.data_parallel_size % below != 0) {
+      --below;
+    }
+    throw Error(ErrorCode::kUsage,
+                fmt::format("--num-distributed-optimizer-instances {} does not divide the data size {} (= {} ranks / "
+                            "tensor {} / pipeline {}); nearest legal value: {}",
+                            instances, o.data_parallel_size, world_size, o.tensor_model_parallel_size,
+                            o.pipeline_model_parallel_size, below));
+  }
 }
 
 void resolve_batch(TrainOptions& o) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "parallel/train/flags.h"
 #include "parallel/train/options.h"
@@ -50,12 +51,19 @@ int zero_stage_of(const TrainOptions& options) {
   if (options.zero_stage) {
     given.push_back({fmt::format("--zero-stage {}", *options.zero_stage), *options.zero_stage});
   }
-  if (options.use_distributed_optimizer) {
-    given.push_back({"--use-distributed-optimizer", 1});
-  }
   if (!options.data_parallel_sharding_strategy.empty()) {
+    constexpr std::array<std::string_view, 4> kStrategies{"no_shard", "optim", "optim_grads", "optim_grads_params"};
     given.push_back({"--data-parallel-sharding-strategy " + options.data_parallel_sharding_strategy,
-                     options.data_parallel_sharding_strategy == "optim" ? 1 : 0});
+                     std::ranges::find(kStrategies, options.data_parallel_sharding_strategy) - kStrategies.begin()});
+  }
+  // Megatron's scripts give these two beside a strategy, which then says what they mean.
+  const std::pair<const char*, int64_t> implied[] = {{"--use-distributed-optimizer", 1}, {"--use-megatron-fsdp", 3}};
+  const bool is_given[] = {options.use_distributed_optimizer, options.use_megatron_fsdp};
+  const bool is_named = !given.empty();
+  for (size_t at = std::size(implied); at-- > 0;) {
+    if (is_given[at] && (given.empty() || (is_named && given[0].second == 0))) {
+      given.push_back(implied[at]);
+    }
   }
   for (size_t at = 1; at < given.size(); ++at) {
     REQUIRE(given[at].second == given[0].second, ErrorCode::kUsage,
@@ -63,6 +71,10 @@ int zero_stage_of(const TrainOptions& options) {
             given[at].first, given[0].second, given[at].second);
   }
   return given.empty() ? 0 : static_cast<int>(given[0].second);
+}
+
+bool reduces_each_microbatch(const TrainOptions& options) {
+  return options.grad_reduce.empty() ? zero_stage_of(options) >= 2 : options.grad_reduce == "micro-batch";
 }
 
 int64_t padded_vocab_size(int64_t vocab_size, int64_t divisible_by, int tensor_size) {

@@ -15,6 +15,7 @@ RunShape run_shape_of(const TrainOptions& options, const DeviceRequest& device) 
           .batch = {options.micro_batch_size, options.seq_length},
           .optimizer = options.optimizer == "sgd" ? OptimizerKind::kSgd : OptimizerKind::kAdamW,
           .sharding = sharding(options),
+          .num_instances = static_cast<int>(options.num_distributed_optimizer_instances),
           .device = device.kind,
           .backend = device.backend};
 }

@@ -50,13 +50,11 @@ std::unique_ptr<Stream> make_stream(Device& device, const TrainOptions& options)
 ParameterStore make_store(RankContext& rank, const ProcessGrid& grid,
                           const std::vector<std::unique_ptr<StageChunk>>& chunks, DType dtype,
                           const Sharding& sharding) {
-  std::vector<int> stages;
-  std::vector<std::vector<Parameter*>> parameters;
+  std::vector<StageParameters> stages;
   for (const auto& chunk : chunks) {
-    stages.push_back(chunk->stage());
-    parameters.push_back(chunk->parameters());
+    stages.push_back(stage_parameters(*chunk));
   }
-  return ParameterStore(rank.device, grid, stages, parameters, dtype, sharding);
+  return ParameterStore(rank.device, grid, stages, dtype, sharding);
 }
 
 OptimizerConfig optimizer_config(const TrainOptions& options) {
@@ -188,7 +186,12 @@ GridShape grid_shape(const TrainOptions& options) {
 }
 
 Sharding sharding(const TrainOptions& options) {
-  return zero_stage_of(options) == 0 ? Sharding{} : Sharding{options.data_parallel_size, options.ddp_bucket_size};
+  const int zero_stage = zero_stage_of(options);
+  const auto instances = static_cast<int>(options.num_distributed_optimizer_instances);
+  return {.zero_stage = zero_stage,
+          .num_shards = zero_stage == 0 ? 1 : options.data_parallel_size / instances,
+          .bucket_elements = options.ddp_bucket_size,
+          .each_microbatch = reduces_each_microbatch(options)};
 }
 
 RankOrder rank_order(const TrainOptions& options) {
@@ -207,16 +210,22 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
       config(gpt_config(resolved, compute_dtype(resolved))),
       rank(rank_context),
       stream(make_stream(rank.device, options)),
-      grid(rank, grid_shape(options), rank_order(options)),
+      grid(rank, grid_shape(options), rank_order(options),
+           static_cast<int>(options.num_distributed_optimizer_instances)),
       chunks(make_chunks(rank, options, config, grid)),
       store(make_store(rank, grid, chunks, config.dtype, sharding(options))),
-      reducer(grid, *stream, store, options.ddp_bucket_size),
+      sync(grid, *stream, store,
+           {.num_microbatches = static_cast<int>(options.num_microbatches),
+            .overlap_grad_reduce = options.overlap_grad_reduce,
+            .overlap_param_gather = options.overlap_param_gather}),
       executor(rank, grid, *stream,
                lower(make_schedule(options.pipeline_schedule, grid.shape().pipeline,
-                                   static_cast<int>(options.num_microbatches))),
+                                   static_cast<int>(options.num_microbatches)),
+                     {.grad_reduce = reduces_each_microbatch(options) ? GradReduce::kMicroBatch : GradReduce::kStep,
+                      .shard_windows = sharding(options).cuts_values()}),
                lower(make_forward_only(grid.shape().pipeline, static_cast<int>(options.num_microbatches)),
-                     {.grad_reduce = GradReduce::kNone}),
-               borrow(chunks), {options.micro_batch_size, options.seq_length}, reducer),
+                     {.grad_reduce = GradReduce::kNone, .shard_windows = sharding(options).cuts_values()}),
+               borrow(chunks), {options.micro_batch_size, options.seq_length}, sync),
       optimizer(rank, grid, *stream, store, optimizer_config(options)),
       lr_schedule(make_lr_schedule(options)),
       loss_scaler(loss_scale_config(options)),
@@ -242,7 +251,7 @@ void submit_step(Training& training, const SampleSource& source, const StopSigna
   const StepReader reader{training, source, state.consumed_samples};
   training.executor.train(std::cref(reader), scale / nominal_targets, step.step,
                           static_cast<uint64_t>(training.options.seed), state.consumed_samples);
-  training.reducer.combine_tied();
+  training.sync.grads().combine_tied();
   training.results.share(training.executor.totals(), signals == nullptr ? 0 : signals->received());
   training.optimizer.sum_squares();
   training.optimizer.update(
@@ -250,6 +259,7 @@ void submit_step(Training& training, const SampleSource& source, const StopSigna
       {.nominal_targets = nominal_targets / scale,
        .learning_rate = step.learning_rate,
        .skip_not_finite = training.options.check_for_nan_in_loss_and_grad || training.options.fp16});
+  training.sync.values().updated();
   training.results.submit(step);
   ++state.iteration;
   state.consumed_samples += training.options.global_batch_size;

@@ -10,7 +10,7 @@
 #include "parallel/train/options.h"
 #include "parallel/train/signals.h"
 #include "parallel/train/step_results.h"
-#include "parallel/zero/grad_reducer.h"
+#include "parallel/zero/data_sync.h"
 #include "parallel/zero/loss_scaler.h"
 #include "parallel/zero/lr_schedule.h"
 #include "parallel/zero/optimizer.h"
@@ -61,7 +61,7 @@ class Training {
   ProcessGrid grid;
   std::vector<std::unique_ptr<StageChunk>> chunks;  // this rank's stages
   ParameterStore store;
-  GradReducer reducer;
+  DataSync sync;
   Executor executor;
   Optimizer optimizer;
   const LrSchedule lr_schedule;

@@ -41,6 +41,7 @@ TrainOptions one_rank_options(TrainOptions options) {
   options.pipeline_model_parallel_size = 1;
   options.decoder_first_pipeline_num_layers.reset();
   options.decoder_last_pipeline_num_layers.reset();
+  options.num_distributed_optimizer_instances = 1;
   options.world_size = 0;
   options.data_parallel_size = 0;
   options.num_microbatches = 0;
@@ -92,16 +93,16 @@ void add_squares(const Parameter& parameter, const float* ours, const float* ref
 }
 
 // Collective. Holders of the same slice, anywhere in the world, must hold the same bits.
-void compare_replicas(const Training& training, Comparison& comparison) {
+void compare_replicas(Training& training, Comparison& comparison) {
   std::string mine;
   HostCopy copy(training.rank.device);
   std::vector<std::byte> scratch;
-  for (const ParameterStore::Entry& entry : training.store.entries()) {
-    const Parameter& parameter = *entry.parameter;
-    const ConstTensorView value = copy.on_host(parameter.value, scratch);
+  training.sync.values().for_each_value([&](size_t entry, ConstTensorView on_device) {
+    const Parameter& parameter = *training.store.entries()[entry].parameter;
+    const ConstTensorView value = copy.on_host(on_device, scratch);
     mine += fmt::format("{} {} {:016x}\n", parameter.name, parameter.shard.is_split() ? parameter.shard.index : 0,
                         hash_bytes(value.data, value.bytes()));
-  }
+  });
   std::map<std::string, std::pair<std::string, int>> seen;  // slice -> hash, rank
   const std::vector<std::string> all = all_gather_text(training.rank.world, mine);
   for (size_t rank = 0; rank < all.size(); ++rank) {

@@ -2,47 +2,118 @@
 
 #include <algorithm>
 
+#include "kernels/accumulate.h"
 #include "kernels/activation.h"
 
 namespace ashlar {
-GradReducer::GradReducer(const ProcessGrid& grid, Stream& stream, ParameterStore& store, int64_t bucket_elements)
-    : grid_(grid),
-      stream_(stream),
-      store_(store),
-      bucket_bytes_(
-          std::max<size_t>(Arena::aligned(static_cast<size_t>(bucket_elements) * sizeof(float)), Arena::kAlignment)) {
+
+GradReducer::GradReducer(const ProcessGrid& grid, Stream& stream, ParameterStore& store, int num_microbatches,
+                         bool overlap)
+    : grid_(grid), stream_(stream), store_(store), num_microbatches_(num_microbatches), overlap_(overlap) {
   for (size_t at = 0; at < store.entries().size(); ++at) {
     const Parameter& parameter = *store.entries()[at].parameter;
     if (parameter.tied_first || parameter.tied_copy) {
       (parameter.tied_first ? tied_first_ : tied_copy_) = store.owned_grads_of_tied(at);
     }
   }
+  const FlatLayout& layout = store.layout();
+  size_t most = 0;
+  for (const FlatLayer& layer : layout.layers) {
+    most = std::max(most, layer.end_bucket - layer.first_bucket);
+  }
+  reductions_.resize(layout.sharding.each_microbatch ? 2 : layout.layers.size());
+  for (Reduction& reduction : reductions_) {
+    reduction.works.reserve(most);
+  }
 }
 
-void GradReducer::reduce_grads(int stage, int microbatch) {
-  DCHECK(microbatch < 0, "stage {}: gradients of micro-batch {} alone are not reduced", stage, microbatch);
-  if (store_.is_sharded()) {
-    reduce_to_owners(stage);
+GradReducer::~GradReducer() {
+  try {
+    for (Reduction& reduction : reductions_) {
+      for (Work& work : reduction.works) {
+        work.wait(stream_);
+      }
+    }
+    stream_.synchronize();
+  } catch (const std::exception&) {  // a failed job, whose error is on its way
+  }
+}
+
+kernels::Write GradReducer::need(int, size_t layer, int microbatch) {
+  if (store_.sharding().each_microbatch) {
+    finish(reductions_[layer % 2]);
+    return kernels::Write::kOverwrite;
+  }
+  return microbatch == 0 ? kernels::Write::kOverwrite : kernels::Write::kAdd;
+}
+
+void GradReducer::done(int stage, size_t layer, int microbatch) {
+  const FlatLayout& layout = store_.layout();
+  const FlatLayer& of = layout.layer_of(stage, layer);
+  if (layout.sharding.each_microbatch) {
+    start(reductions_[layer % 2], of, microbatch == 0 ? kernels::Write::kOverwrite : kernels::Write::kAdd);
+    if (!overlap_) {
+      finish(reductions_[layer % 2]);
+    }
+  } else if (overlap_ && microbatch == num_microbatches_ - 1) {
+    start(reductions_[static_cast<size_t>(&of - layout.layers.data())], of, kernels::Write::kOverwrite);
+  }
+}
+
+void GradReducer::reduce(int stage) {
+  const FlatLayout& layout = store_.layout();
+  if (layout.sharding.each_microbatch) {
+    finish(reductions_[0]);
+    finish(reductions_[1]);
     return;
   }
-  for (const ParameterStore::StageRange& range : store_.stage_ranges()) {
-    if (range.stage != stage) {
-      continue;
-    }
-    for (size_t begin = range.begin; begin < range.end; begin += bucket_bytes_) {
-      const TensorView bucket = store_.grads(begin, std::min(begin + bucket_bytes_, range.end));
-      grid_.data().all_reduce(bucket, ReduceOp::kSum, stream_).wait(stream_);
+  for (size_t at = layout.layers.size(); at-- > 0;) {
+    if (layout.layers[at].stage == stage) {
+      if (reductions_[at].layer == nullptr) {
+        start(reductions_[at], layout.layers[at], kernels::Write::kOverwrite);
+      }
+      finish(reductions_[at]);
     }
   }
 }
 
-void GradReducer::reduce_to_owners(int stage) {
-  for (const FlatBucket& bucket : store_.layout().buckets) {
-    if (bucket.stage == stage) {
-      const TensorView grads = store_.bucket_grads(bucket);
-      grid_.data().reduce_scatter(store_.own_part(grads), grads, ReduceOp::kSum, stream_).wait(stream_);
+// Where a layer's gradients lie before they are summed.
+TensorView GradReducer::source(const FlatLayer& layer, const FlatBucket& bucket) const {
+  return store_.sharding().each_microbatch ? store_.staged(layer, bucket) : store_.grads_of(bucket);
+}
+
+void GradReducer::start(Reduction& reduction, const FlatLayer& layer, kernels::Write write) {
+  DCHECK(reduction.layer == nullptr, "layer {} of stage {} in the place of another", layer.layer, layer.stage);
+  reduction.layer = &layer;
+  reduction.write = write;
+  const FlatLayout& layout = store_.layout();
+  for (size_t at = layer.first_bucket; at < layer.end_bucket; ++at) {
+    const TensorView grads = source(layer, layout.buckets[at]);
+    reduction.works.push_back(layout.sharding.cuts_state()
+                                  ? grid_.shard().reduce_scatter(store_.own_part(grads), grads, ReduceOp::kSum, stream_)
+                                  : grid_.data().all_reduce(grads, ReduceOp::kSum, stream_));
+  }
+}
+
+void GradReducer::finish(Reduction& reduction) {
+  if (reduction.layer == nullptr) {
+    return;
+  }
+  const FlatLayer& layer = *reduction.layer;
+  const FlatLayout& layout = store_.layout();
+  for (size_t at = layer.first_bucket; at < layer.end_bucket; ++at) {
+    reduction.works[at - layer.first_bucket].wait(stream_);
+    const FlatBucket& bucket = layout.buckets[at];
+    const TensorView sums = store_.own_part(source(layer, bucket));
+    if (layout.sharding.cuts_state() && grid_.num_instances() > 1) {
+      grid_.replicate().all_reduce(sums, ReduceOp::kSum, stream_).wait(stream_);
+    }
+    if (layout.sharding.each_microbatch) {
+      kernels::accumulate(store_.own_grads_of(bucket), sums, reduction.write, stream_);
     }
   }
+  reduction.works.clear();
+  reduction.layer = nullptr;
 }
 
 void GradReducer::combine_tied() {

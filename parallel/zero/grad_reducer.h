@@ -1,30 +1,50 @@
 // Where gradients meet: across the data axis in buckets, and between the two uses of a tied table.
 #pragma once
 
-#include "parallel/pipeline/param_sync.h"
+#include <array>
+#include <vector>
+
+#include "kernels/matmul.h"
 #include "parallel/zero/parameter_store.h"
 
 namespace ashlar {
 
-class GradReducer final : public ParamsInPlace {
+class GradReducer {
  public:
-  // `bucket_elements` (--ddp-bucket-size) is the largest piece of one all-reduce.
-  GradReducer(const ProcessGrid& grid, Stream& stream, ParameterStore& store, int64_t bucket_elements);
+  // `overlap` (--overlap-grad-reduce): a layer's sums are on their way while the next layers compute. Changes no bit.
+  GradReducer(const ProcessGrid& grid, Stream& stream, ParameterStore& store, int num_microbatches = 1,
+              bool overlap = false);
+  // Blocks the host until nothing is on its way.
+  ~GradReducer();
+  GradReducer(const GradReducer&) = delete;
+  GradReducer& operator=(const GradReducer&) = delete;
 
-  // Collective over the data axis: sums a stage's gradients of a whole step over the data ranks, bucket by bucket.
-  // Where they share out the state, the sums reach their owners only; what a rank does not own is of no more use.
-  void reduce_grads(int stage, int microbatch) override;
+  // As in ParamSync. Behind the last reduce() of a step a stage's gradients are summed over the data ranks and the
+  // micro-batches; where the ranks share out the state, each has the sums of what it owns, and the rest is of no use.
+  kernels::Write need(int stage, size_t layer, int microbatch);
+  void done(int stage, size_t layer, int microbatch);
+  void reduce(int stage);
 
   // Collective over the embedding group: one gradient for both uses of a tied table, embedding first.
   void combine_tied();
 
  private:
-  void reduce_to_owners(int stage);
+  // Sums of a layer on their way over the data axis.
+  struct Reduction {
+    const FlatLayer* layer = nullptr;
+    kernels::Write write = kernels::Write::kOverwrite;  // of staged gradients into their sums
+    std::vector<Work> works;
+  };
+  TensorView source(const FlatLayer& layer, const FlatBucket& bucket) const;
+  void start(Reduction& reduction, const FlatLayer& layer, kernels::Write write);
+  void finish(Reduction& reduction);
 
   const ProcessGrid& grid_;
   Stream& stream_;
   ParameterStore& store_;
-  size_t bucket_bytes_;
+  int num_microbatches_;
+  bool overlap_;
+  std::vector<Reduction> reductions_;  // by layer; of gradients that are staged, by layer modulo 2
   // Parts [n] of the gradients of a tied table that this rank owns; empty where a use is elsewhere.
   std::vector<TensorView> tied_first_;
   std::vector<TensorView> tied_copy_;

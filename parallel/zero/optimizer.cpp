@@ -1,11 +1,11 @@
 #include "parallel/zero/optimizer.h"
 
 #include <algorithm>
-#include <array>
 
 #include "kernels/cast.h"
 #include "kernels/optimizer.h"
 #include "kernels/reduce.h"
+#include "kernels/stat_dtype.h"
 #include "runtime/tensor/host_copy.h"
 
 namespace ashlar {
@@ -30,18 +30,19 @@ int64_t Optimizer::num_norm_blocks(const std::vector<Parameter*>& parameters) {
   return count;
 }
 
+int64_t Optimizer::state_bytes(const FlatLayout& layout, DType dtype, OptimizerKind kind) {
+  const DType stat = kernels::stat_dtype(dtype);
+  const int64_t kinds = (kind == OptimizerKind::kAdamW ? 2 : 0) + (dtype != stat ? 1 : 0);
+  return kinds * layout.num_owned() * static_cast<int64_t>(dtype_bytes(stat));
+}
+
 Optimizer::Optimizer(RankContext& rank, const ProcessGrid& grid, Stream& stream, ParameterStore& store,
                      const OptimizerConfig& config)
     : grid_(grid), stream_(stream), store_(store), config_(config) {
-  int64_t num_blocks = store.is_sharded() ? 0 : 1;
+  int64_t num_blocks = 0;
   for (const auto& entry : store.entries()) {
-    const int64_t blocks = num_norm_blocks(entry.parameter->grad.num_elements());
-    if (store.is_sharded()) {
-      blocks_of_.push_back(num_blocks);
-      num_blocks += entry.parameter->tied_copy ? 0 : blocks;
-    } else {
-      num_blocks = std::max(num_blocks, blocks);
-    }
+    blocks_of_.push_back(num_blocks);
+    num_blocks += entry.parameter->tied_copy ? 0 : num_norm_blocks(entry.parameter->grad.num_elements());
   }
   block_sums_ = Tensor(rank.device, DType::kF64, {num_blocks}, "norm of tensors by blocks");
   scalars_ = Tensor(rank.device, DType::kF64, {kernels::kNumUpdateScalars}, "scalars of the update");
@@ -80,60 +81,37 @@ void Optimizer::place_tensors(Device& device) {
   tensor_sums_ = Tensor(device, DType::kF64, {num_rows, grid_.shape().tensor}, "norm by tensors");
 }
 
+// Each kind of state is one flat range, padding included, so that every data rank needs the same.
 void Optimizer::allocate_state(Device& device) {
-  const auto& entries = store_.entries();
-  const DType stat = entries.front().parameter->grad.dtype;
-  const bool is_rounded = entries.front().parameter->value.dtype != stat;
-  // With sharding one flat range for each kind of state, padding included, so that every data rank needs the same.
-  const int64_t num_owned = store_.is_sharded() ? store_.layout().num_owned() : 0;
-  for (const FlatPiece& owned : store_.owned()) {
-    const ParameterStore::Entry& entry = entries[owned.tensor];
-    if (!entry.shares_value) {
-      const TensorView value = flat(entry.parameter->value).slice(owned.begin, owned.end);
-      pieces_.push_back({.entry = owned.tensor,
-                         .begin = owned.begin,
-                         .grad = flat(entry.parameter->grad).slice(owned.begin, owned.end),
-                         .value = value,
-                         .master = value,
-                         .moments = {}});
-    }
-  }
-  // `kinds` is one for masters, two for moments.
-  const auto allocate = [&](Buffer& buffer, size_t kinds, const char* what) {
-    const auto lay_out = [&](Arena& arena) {
-      std::array<TensorView, 2> state;
-      for (size_t kind = 0; kind < kinds && store_.is_sharded(); ++kind) {
-        state[kind] = take_tensor(arena, stat, {num_owned});
-      }
-      size_t at = 0;
-      for (const FlatPiece& owned : store_.owned()) {
-        if (entries[owned.tensor].shares_value) {
-          continue;
-        }
-        for (size_t kind = 0; kind < kinds; ++kind) {
-          Piece& piece = pieces_[at];
-          TensorView& part = kinds == 1 ? piece.master : kind == 0 ? piece.moments.first : piece.moments.second;
-          if (!store_.is_sharded()) {
-            part = take_tensor(arena, stat, {owned.num_elements()});
-          } else if (!arena.counting()) {
-            part = state[kind].slice(owned.owned_begin, owned.owned_begin + owned.num_elements());
-          }
-        }
-        ++at;
-      }
-    };
-    Arena counting;
-    lay_out(counting);
-    buffer = device.allocate(counting.used(), what);
+  const DType stat = kernels::stat_dtype(store_.dtype());
+  const int64_t num_owned = store_.layout().num_owned();
+  const auto allocate = [&](Buffer& buffer, int64_t kinds, const char* what) {
+    buffer = device.allocate(static_cast<size_t>(kinds * num_owned) * dtype_bytes(stat), what);
     stream_.fill_zero(buffer.data(), buffer.bytes());
-    Arena arena(buffer.data(), buffer.bytes());
-    lay_out(arena);
   };
   if (has_moments()) {
     allocate(moments_, 2, "optimizer state");
   }
-  if (is_rounded) {
+  if (store_.dtype() != stat) {
     allocate(masters_, 1, "fp32 masters of the weights");
+  }
+  const auto state = [&](const Buffer& buffer, int64_t kind, const FlatPiece& owned) {
+    const int64_t at = kind * num_owned + owned.owned_begin;
+    return TensorView{buffer.data() + static_cast<size_t>(at) * dtype_bytes(stat), stat, {owned.num_elements()}};
+  };
+  for (const FlatPiece& owned : store_.owned()) {
+    if (store_.entries()[owned.tensor].shares_value) {
+      continue;
+    }
+    Piece& piece = pieces_.emplace_back();
+    piece.entry = owned.tensor;
+    piece.begin = owned.begin;
+    piece.grad = store_.grad_of(owned);
+    piece.value = store_.value_of(owned);
+    piece.master = has_masters() ? state(masters_, 0, owned) : piece.value;
+    if (has_moments()) {
+      piece.moments = {state(moments_, 0, owned), state(moments_, 1, owned)};
+    }
   }
   stream_.synchronize();
 }
@@ -144,35 +122,28 @@ void Optimizer::sum_blocks() {
   const TensorView cells = block_sums_.view();
   stream_.fill_zero(cells.data, cells.bytes());
   for (const Piece& piece : pieces_) {
-    if (!store_.entries()[piece.entry].counted) {
-      continue;
+    if (store_.entries()[piece.entry].counted) {
+      const int64_t first = blocks_of_[piece.entry] + piece.begin / kernels::kNormBlock;
+      kernels::sum_of_squares(cells.slice(first, first + num_norm_blocks(piece.grad.num_elements())), piece.grad,
+                              stream_);
     }
-    const int64_t first = blocks_of_[piece.entry] + piece.begin / kernels::kNormBlock;
-    kernels::sum_of_squares(cells.slice(first, first + num_norm_blocks(piece.grad.num_elements())), piece.grad,
-                            stream_);
   }
-  grid_.data().all_reduce(cells, ReduceOp::kSum, stream_).wait(stream_);
+  if (store_.sharding().cuts_state()) {
+    grid_.shard().all_reduce(cells, ReduceOp::kSum, stream_).wait(stream_);
+  }
 }
 
 void Optimizer::sum_squares() {
   stream_.fill_zero(tensor_sums_.view().data, tensor_sums_.view().bytes());
-  if (store_.is_sharded()) {
-    sum_blocks();
-  }
+  sum_blocks();
   const auto& entries = store_.entries();
   const TensorView cells = flat(tensor_sums_.view());
   for (size_t at = 0; at < entries.size(); ++at) {
-    if (!entries[at].counted) {
-      continue;
+    if (entries[at].counted) {
+      const int64_t end = blocks_of_[at] + num_norm_blocks(entries[at].parameter->grad.num_elements());
+      const auto cell = static_cast<int64_t>(sum_index_[at]) * grid_.shape().tensor + grid_.coordinate().tensor;
+      kernels::sum_in_order(cells.slice(cell, cell + 1), block_sums_.view().slice(blocks_of_[at], end), stream_);
     }
-    const TensorView grad = entries[at].parameter->grad;
-    const int64_t first = store_.is_sharded() ? blocks_of_[at] : 0;
-    const TensorView blocks = block_sums_.view().slice(first, first + num_norm_blocks(grad.num_elements()));
-    const auto cell = static_cast<int64_t>(sum_index_[at]) * grid_.shape().tensor + grid_.coordinate().tensor;
-    if (!store_.is_sharded()) {
-      kernels::sum_of_squares(blocks, flat(grad), stream_);
-    }
-    kernels::sum_in_order(cells.slice(cell, cell + 1), blocks, stream_);
   }
   // One contributor per cell, so this sum moves numbers and rounds nothing.
   grid_.model().all_reduce(tensor_sums_, ReduceOp::kSum, stream_).wait(stream_);
@@ -198,18 +169,6 @@ void Optimizer::update(TensorView results, ConstTensorView totals, const UpdateR
     } else {
       kernels::adamw_step(piece.master, piece.moments.first, piece.moments.second, piece.grad, copy, scalars_, decay,
                           stream_);
-    }
-  }
-  if (store_.is_sharded()) {
-    gather_values();
-  }
-}
-
-void Optimizer::gather_values() {
-  for (const FlatBucket& bucket : store_.layout().buckets) {
-    if (bucket.has_value) {
-      const TensorView values = store_.bucket_values(bucket);
-      grid_.data().all_gather(values, store_.own_part(values), stream_).wait(stream_);
     }
   }
 }

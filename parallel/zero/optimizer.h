@@ -1,6 +1,6 @@
 // The update: one global norm, one clip factor, then AdamW or SGD over this rank's tensors. All numbers of an update
 // stay in device memory, so the host never waits for one. Where the store is sharded, each data rank holds masters and
-// moments of what it owns, updates that, and all gather the values.
+// moments of what it owns and updates that; ValueGather brings the values to the others.
 #pragma once
 
 #include <vector>
@@ -39,15 +39,16 @@ class Optimizer {
   void sum_squares();
   ConstTensorView squares() const { return tensor_sums_; }  // [tensors of all stages, t] fp64
 
-  // Stream-ordered, behind sum_squares(); collective over the data axis where the store is sharded. `totals` [2] fp64
-  // and `results` [kernels::kNumStepResults] fp64 are those of kernels::finish_step, in device memory. Counts as an
-  // update, though the device skips it when loss or norm is not finite; whoever learns that takes it back with
-  // set_num_updates().
+  // Stream-ordered, behind sum_squares(). Updates what this rank owns. `totals` [2] fp64 and `results`
+  // [kernels::kNumStepResults] fp64 are those of kernels::finish_step, in device memory. Counts as an update, though
+  // the device skips it when loss or norm is not finite; whoever learns that takes it back with set_num_updates().
   void update(TensorView results, ConstTensorView totals, const UpdateRequest& request);
 
   // Pure. Blocks of the norm of a tensor of this many elements, and of all distinct tensors.
   static int64_t num_norm_blocks(int64_t num_elements);
   static int64_t num_norm_blocks(const std::vector<Parameter*>& parameters);
+  // Pure. Moments, and masters of 16-bit values, that a rank holds.
+  static int64_t state_bytes(const FlatLayout& layout, DType dtype, OptimizerKind kind);
 
   int64_t num_updates() const { return num_updates_; }
   void set_num_updates(int64_t count) { num_updates_ = count; }
@@ -89,7 +90,7 @@ class Optimizer {
   void allocate_state(Device& device);
   void place_tensors(Device& device);
   void sum_blocks();
-  void gather_values();
+  bool has_whole_masters() const;
   std::vector<TensorView> parts_of(const Piece& piece, bool with_moments) const;
   std::vector<TensorView> parts_of(const WholeState& whole, const Piece& piece, bool with_moments) const;
   WholeState lay_out_whole(bool with_moments, std::byte* memory) const;
@@ -103,8 +104,8 @@ class Optimizer {
   Buffer moments_;
   Buffer masters_;
   std::vector<Piece> pieces_;
-  Tensor block_sums_;               // fp64: [blocks of the largest tensor]; with sharding [blocks of all distinct ones]
-  std::vector<int64_t> blocks_of_;  // by entry: where its blocks begin, with sharding
+  Tensor block_sums_;               // [blocks of all distinct tensors] fp64
+  std::vector<int64_t> blocks_of_;  // by entry: where its blocks begin
   Tensor tensor_sums_;              // [tensors of all stages, t] fp64
   Tensor scalars_;                  // [kernels::kNumUpdateScalars] fp64
   std::vector<size_t> sum_index_;   // by entry: its row in tensor_sums_

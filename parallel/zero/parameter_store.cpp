@@ -13,10 +13,6 @@
 namespace ashlar {
 namespace {
 
-size_t local_bytes(const Parameter& parameter, DType dtype) {
-  return static_cast<size_t>(parameter.shard.local().num_elements()) * dtype_bytes(dtype);
-}
-
 // Elements that one loop iteration draws; a multiple of what a random block holds.
 constexpr int64_t kDrawBlock = 4096;
 
@@ -58,92 +54,100 @@ void set_zero(Device& device, const Buffer& buffer) {
   stream->synchronize();
 }
 
-Parameter* first_use(const std::vector<std::vector<Parameter*>>& parameters, const Parameter& copy) {
-  for (const auto& of_stage : parameters) {
-    for (Parameter* other : of_stage) {
-      if (other->name == copy.name && !other->tied_copy) {
-        return other;
-      }
-    }
-  }
-  return nullptr;
+Parameter* first_use(const std::vector<ParameterStore::Entry>& entries, const Parameter& copy) {
+  const auto found = std::ranges::find_if(entries, [&](const ParameterStore::Entry& entry) {
+    return entry.parameter->name == copy.name && !entry.parameter->tied_copy;
+  });
+  return found == entries.end() ? nullptr : found->parameter;
+}
+
+// Elements [begin, begin + count) of an arena.
+TensorView slice_of(const Buffer& arena, DType dtype, int64_t begin, int64_t count) {
+  return {arena.data() + static_cast<size_t>(begin) * dtype_bytes(dtype), dtype, {count}};
 }
 
 }  // namespace
 
-std::vector<FlatTensor> flat_tensors(const std::vector<int>& stages,
-                                     const std::vector<std::vector<Parameter*>>& parameters) {
+StageParameters stage_parameters(const StageChunk& chunk) {
+  return {.stage = chunk.stage(), .layers = chunk.parameters_by_layer()};
+}
+
+std::vector<FlatTensor> flat_tensors(const std::vector<StageParameters>& stages) {
   std::vector<FlatTensor> tensors;
-  for (size_t at = 0; at < stages.size(); ++at) {
-    for (const Parameter* parameter : parameters[at]) {
-      tensors.push_back({.num_elements = parameter->shard.local().num_elements(),
-                         .stage = stages[at],
-                         .is_tied = parameter->tied_first || parameter->tied_copy,
-                         .shares_value = parameter->tied_copy && first_use(parameters, *parameter) != nullptr});
+  std::vector<std::string> first_uses;
+  for (const StageParameters& stage : stages) {
+    for (size_t layer = 0; layer < stage.layers.size(); ++layer) {
+      for (const Parameter* parameter : stage.layers[layer]) {
+        if (parameter->tied_first) {
+          first_uses.push_back(parameter->name);
+        }
+        tensors.push_back(
+            {.num_elements = parameter->shard.local().num_elements(),
+             .stage = stage.stage,
+             .layer = layer,
+             .is_tied = parameter->tied_first || parameter->tied_copy,
+             .shares_value = parameter->tied_copy && std::ranges::count(first_uses, parameter->name) > 0});
+      }
     }
   }
   return tensors;
 }
 
-ParameterStore::ParameterStore(Device& device, const ProcessGrid& grid, const std::vector<int>& stages,
-                               const std::vector<std::vector<Parameter*>>& parameters, DType dtype,
-                               const Sharding& sharding)
-    : device_(device), dtype_(dtype), shard_(sharding.is_sharded() ? grid.coordinate().data : 0) {
-  const DType grad_dtype = kernels::stat_dtype(dtype);
-  const std::vector<FlatTensor> tensors = flat_tensors(stages, parameters);
-  if (sharding.is_sharded()) {
-    layout_ = lay_out_shards(tensors, sharding);
-    owned_ = owned_pieces(layout_, tensors, shard_);
-  } else {
-    for (size_t at = 0; at < tensors.size(); ++at) {
-      owned_.push_back({at, 0, tensors[at].num_elements, 0});
-    }
-  }
-
-  Arena values, grads;  // counting
-  std::vector<size_t> value_offsets;
-  for (size_t at = 0; at < stages.size(); ++at) {
-    const size_t begin = grads.used();
-    for (Parameter* parameter : parameters[at]) {
-      const size_t index = entries_.size();
-      Entry entry;
-      entry.parameter = parameter;
-      entry.stage = stages[at];
-      entry.shares_value = tensors[index].shares_value;
-      entry.counted = !parameter->tied_copy && (parameter->shard.is_split() || grid.coordinate().tensor == 0);
-      if (sharding.is_sharded()) {
-        entry.grad_offset = static_cast<size_t>(layout_.offsets[index]) * dtype_bytes(grad_dtype);
-        value_offsets.push_back(static_cast<size_t>(layout_.offsets[index]) * dtype_bytes(dtype));
-      } else {
-        entry.grad_offset = grads.used();
-        grads.take(local_bytes(*parameter, grad_dtype));
-        value_offsets.push_back(values.used());
-        values.take(entry.shares_value ? 0 : local_bytes(*parameter, dtype));
+ParameterStore::ParameterStore(Device& device, const ProcessGrid& grid, const std::vector<StageParameters>& stages,
+                               DType dtype, const Sharding& sharding)
+    : device_(device),
+      dtype_(dtype),
+      grad_dtype_(kernels::stat_dtype(dtype)),
+      shard_(grid.coordinate().data % sharding.num_shards) {
+  const std::vector<FlatTensor> tensors = flat_tensors(stages);
+  layout_ = lay_out_flat(tensors, sharding);
+  owned_ = owned_pieces(layout_, tensors, shard_);
+  for (const StageParameters& stage : stages) {
+    for (const auto& layer : stage.layers) {
+      for (Parameter* parameter : layer) {
+        entries_.push_back(
+            {.parameter = parameter,
+             .stage = stage.stage,
+             .counted = !parameter->tied_copy && (parameter->shard.is_split() || grid.coordinate().tensor == 0),
+             .shares_value = tensors[entries_.size()].shares_value});
       }
-      entries_.push_back(entry);
     }
-    stage_ranges_.push_back({stages[at], begin, grads.used()});
   }
-  if (sharding.is_sharded()) {
-    grads.take(static_cast<size_t>(layout_.num_elements) * dtype_bytes(grad_dtype));
-    values.take(static_cast<size_t>(layout_.num_value_elements) * dtype_bytes(dtype));
-  }
+  allocate();
+  bind();
+}
 
-  values_ = device.allocate(values.used(), "parameters");
-  grads_ = device.allocate(grads.used(), "gradients");
-  set_zero(device, values_);
-  set_zero(device, grads_);
-  for (size_t at = 0; at < entries_.size(); ++at) {
-    Parameter& parameter = *entries_[at].parameter;
-    const Shape shape = parameter.shard.local();
-    parameter.grad = {grads_.data() + entries_[at].grad_offset, grad_dtype, shape};
-    if (!entries_[at].shares_value) {
-      parameter.value = {values_.data() + value_offsets[at], dtype, shape};
-    }
-  }
-  for (const Entry& entry : entries_) {
-    if (entry.shares_value) {
-      entry.parameter->value = first_use(parameters, *entry.parameter)->value;
+void ParameterStore::allocate() {
+  const StoreBytes bytes = store_bytes(layout_, dtype_);
+  const auto take = [&](int64_t size, const char* what) {
+    Buffer buffer = device_.allocate(static_cast<size_t>(size), what);
+    set_zero(device_, buffer);
+    return buffer;
+  };
+  values_ = take(bytes.values, "parameters");
+  gathered_ = take(bytes.gathered, "parameters of two layers, gathered");
+  grads_ = take(bytes.grads, "gradients");
+  staged_ = take(bytes.staged, "gradients of two layers, on their way");
+}
+
+void ParameterStore::bind() {
+  const auto place = [](const Buffer& arena, DType dtype, int64_t at, const Shape& shape) {
+    return TensorView{arena.data() + static_cast<size_t>(at) * dtype_bytes(dtype), dtype, shape};
+  };
+  for (const FlatLayer& layer : layout_.layers) {
+    const int64_t in_pair = layout_.place_in_pair(layer) - layer.begin;
+    for (size_t at = layer.first_tensor; at < layer.end_tensor; ++at) {
+      Parameter& parameter = *entries_[at].parameter;
+      const Shape shape = parameter.shard.local();
+      const int64_t offset = layout_.offsets[at];
+      parameter.grad = sharding().each_microbatch ? place(staged_, grad_dtype_, in_pair + offset, shape)
+                                                  : place(grads_, grad_dtype_, offset, shape);
+      if (sharding().cuts_values()) {
+        parameter.value = place(gathered_, dtype_, in_pair + offset, shape);
+      } else {
+        parameter.value =
+            entries_[at].shares_value ? first_use(entries_, parameter)->value : place(values_, dtype_, offset, shape);
+      }
     }
   }
 }
@@ -152,6 +156,22 @@ void ParameterStore::initialize(uint64_t seed, const TakeUnrounded& take_unround
   HostCopy copy(device_);
   std::vector<double> doubles;
   std::vector<float> floats;
+  // Values of an entry, as they are to lie: all of them, or what this rank owns.
+  const auto hand_out = [&](size_t entry, const void* values) {
+    if (!sharding().cuts_values()) {
+      const TensorView value = entries_[entry].parameter->value;
+      copy.to_device(value.data, values, value.bytes());
+      return;
+    }
+    for (const FlatPiece& piece : owned_) {
+      if (piece.tensor == entry) {
+        const TensorView value = value_of(piece);
+        copy.to_device(value.data,
+                       static_cast<const std::byte*>(values) + static_cast<size_t>(piece.begin) * dtype_bytes(dtype_),
+                       value.bytes());
+      }
+    }
+  };
   for (size_t at = 0; at < entries_.size(); ++at) {
     const Parameter& parameter = *entries_[at].parameter;
     if (entries_[at].shares_value) {
@@ -161,7 +181,7 @@ void ParameterStore::initialize(uint64_t seed, const TakeUnrounded& take_unround
     if (dtype_ == DType::kF64) {
       doubles.resize(count);
       draw(doubles.data(), parameter, seed);
-      copy.to_device(parameter.value.data, doubles.data(), parameter.value.bytes());
+      hand_out(at, doubles.data());
       continue;
     }
     floats.resize(count);
@@ -172,42 +192,62 @@ void ParameterStore::initialize(uint64_t seed, const TakeUnrounded& take_unround
     if (dtype_ != DType::kF32) {
       round_in_place(floats, dtype_);
     }
-    copy.to_device(parameter.value.data, floats.data(), parameter.value.bytes());
+    hand_out(at, floats.data());
   }
 }
 
-TensorView ParameterStore::grads(size_t begin_byte, size_t end_byte) const {
-  const DType grad_dtype = kernels::stat_dtype(dtype_);
-  const auto count = static_cast<int64_t>((end_byte - begin_byte) / dtype_bytes(grad_dtype));
-  return {grads_.data() + begin_byte, grad_dtype, {count}};
+TensorView ParameterStore::value_of(const FlatPiece& piece) const {
+  const int64_t at = sharding().cuts_values() ? piece.owned_begin : layout_.offsets[piece.tensor] + piece.begin;
+  return slice_of(values_, dtype_, at, piece.num_elements());
 }
 
-TensorView ParameterStore::bucket_grads(const FlatBucket& bucket) const {
-  const DType grad_dtype = kernels::stat_dtype(dtype_);
-  return {grads_.data() + static_cast<size_t>(bucket.begin) * dtype_bytes(grad_dtype),
-          grad_dtype,
-          {bucket.end - bucket.begin}};
+TensorView ParameterStore::grad_of(const FlatPiece& piece) const {
+  const int64_t at = sharding().cuts_grads() ? piece.owned_begin : layout_.offsets[piece.tensor] + piece.begin;
+  return slice_of(grads_, grad_dtype_, at, piece.num_elements());
 }
 
-TensorView ParameterStore::bucket_values(const FlatBucket& bucket) const {
-  return {
-      values_.data() + static_cast<size_t>(bucket.begin) * dtype_bytes(dtype_), dtype_, {bucket.end - bucket.begin}};
+TensorView ParameterStore::values_of(const FlatBucket& bucket) const {
+  DCHECK(!sharding().cuts_values(), "values are cut");
+  return slice_of(values_, dtype_, bucket.value_begin, bucket.num_elements());
+}
+
+TensorView ParameterStore::grads_of(const FlatBucket& bucket) const {
+  DCHECK(!sharding().cuts_grads(), "gradients are cut");
+  return slice_of(grads_, grad_dtype_, bucket.begin, bucket.num_elements());
+}
+
+TensorView ParameterStore::own_values_of(const FlatBucket& bucket) const {
+  const int64_t shards = sharding().num_shards;
+  return sharding().cuts_values()
+             ? slice_of(values_, dtype_, bucket.value_begin / shards, bucket.num_elements() / shards)
+             : own_part(values_of(bucket));
+}
+
+TensorView ParameterStore::own_grads_of(const FlatBucket& bucket) const {
+  const int64_t shards = sharding().num_shards;
+  return sharding().cuts_grads() ? slice_of(grads_, grad_dtype_, bucket.begin / shards, bucket.num_elements() / shards)
+                                 : own_part(grads_of(bucket));
 }
 
 TensorView ParameterStore::own_part(TensorView bucket) const {
-  const int64_t share = bucket.num_elements() / layout_.sharding.num_shards;
+  const int64_t share = bucket.num_elements() / sharding().num_shards;
   return bucket.slice(shard_ * share, (shard_ + 1) * share);
 }
 
+TensorView ParameterStore::gathered(const FlatLayer& layer, const FlatBucket& bucket) const {
+  return slice_of(gathered_, dtype_, layout_.place_in_pair(layer) + bucket.begin - layer.begin, bucket.num_elements());
+}
+
+TensorView ParameterStore::staged(const FlatLayer& layer, const FlatBucket& bucket) const {
+  return slice_of(staged_, grad_dtype_, layout_.place_in_pair(layer) + bucket.begin - layer.begin,
+                  bucket.num_elements());
+}
+
 std::vector<TensorView> ParameterStore::owned_grads_of_tied(size_t entry) const {
-  const TensorView grad = entries_[entry].parameter->grad;
-  if (!is_sharded()) {
-    return {grad.reshaped({grad.num_elements()})};
-  }
   std::vector<TensorView> parts;
   for (const FlatBucket& bucket : layout_.buckets) {
     if (bucket.first_tensor == entry) {
-      parts.push_back(own_part(bucket_grads(bucket)));
+      parts.push_back(own_grads_of(bucket));
     }
   }
   return parts;
@@ -219,12 +259,6 @@ int64_t ParameterStore::num_local_elements() const {
     count += entry.shares_value ? 0 : entry.parameter->value.num_elements();
   }
   return count;
-}
-
-uint64_t ParameterStore::hash_values() const {
-  std::vector<std::byte> scratch;
-  const ConstTensorView all{values_.data(), DType::kU8, {static_cast<int64_t>(values_.bytes())}};
-  return hash_bytes(HostCopy(device_).on_host(all, scratch).data, values_.bytes());
 }
 
 }  // namespace ashlar

@@ -5,19 +5,26 @@
 #include <vector>
 
 #include "parallel/grid/process_grid.h"
-#include "parallel/layers/parameter.h"
+#include "parallel/pipeline/stage_chunk.h"
 #include "parallel/zero/flat_layout.h"
 
 namespace ashlar {
 
-// Pure. Parameters of stages as lay_out_shards() takes them. A tied copy on the rank that also holds the first use
-// shares its value.
-std::vector<FlatTensor> flat_tensors(const std::vector<int>& stages,
-                                     const std::vector<std::vector<Parameter*>>& parameters);
+// The parameters of one stage, layer by layer.
+struct StageParameters {
+  int stage = 0;
+  std::vector<std::vector<Parameter*>> layers;
+};
+// Pure.
+StageParameters stage_parameters(const StageChunk& chunk);
 
-// Parameters lie in one arena, their gradients in another, both in stage order, each tensor aligned to 64 bytes. A tied
-// copy on the rank that also holds the first use shares its value and has only a gradient, behind all others. Where
-// data ranks share out the state, both arenas lie as lay_out_shards() says.
+// Pure. Parameters of a rank's stages, ascending, as lay_out_flat() takes them. A tied copy on the rank that also holds
+// the first use shares its value.
+std::vector<FlatTensor> flat_tensors(const std::vector<StageParameters>& stages);
+
+// Parameters lie in one arena, their gradients in another, as lay_out_flat() says; each whole, or this rank's parts of
+// all buckets only (Sharding). Where values are cut, a layer is read in a place that it shares with others, and where
+// gradients meet behind each micro-batch, it writes into such a place: Parameter::value and ::grad lie there.
 class ParameterStore {
  public:
   struct Entry {
@@ -25,19 +32,12 @@ class ParameterStore {
     int stage = 0;
     bool counted = false;       // this rank's slice enters the global norm and the checkpoint
     bool shares_value = false;  // a tied copy beside its first use
-    size_t grad_offset = 0;     // bytes into the gradient arena
-  };
-  // Bytes [begin, end) of the gradient arena that hold a stage's gradients.
-  struct StageRange {
-    int stage = 0;
-    size_t begin = 0;
-    size_t end = 0;
   };
 
-  // Blocks the host. Lays out and binds the parameters of `stages` (this rank's, ascending): parameters[i] belongs to
-  // stages[i]. Values have `dtype`, gradients its stat dtype (fp32 for 16-bit values); all start at zero.
-  ParameterStore(Device& device, const ProcessGrid& grid, const std::vector<int>& stages,
-                 const std::vector<std::vector<Parameter*>>& parameters, DType dtype, const Sharding& sharding = {});
+  // Blocks the host. Lays out and binds the parameters of this rank's stages. Values have `dtype`, gradients its stat
+  // dtype (fp32 for 16-bit values); all start at zero.
+  ParameterStore(Device& device, const ProcessGrid& grid, const std::vector<StageParameters>& stages, DType dtype,
+                 const Sharding& sharding = {});
 
   // Blocks the host. Starting values: a pure function of seed, tensor name and global element index, computed in fp32
   // on the host whatever the device, and rounded where values are 16 bits wide. `take_unrounded` is shown the numbers
@@ -46,37 +46,49 @@ class ParameterStore {
   void initialize(uint64_t seed, const TakeUnrounded& take_unrounded = {});
 
   const std::vector<Entry>& entries() const { return entries_; }
-  const std::vector<StageRange>& stage_ranges() const { return stage_ranges_; }
-  TensorView grads(size_t begin_byte, size_t end_byte) const;  // [n] of the gradient arena
+  const FlatLayout& layout() const { return layout_; }
+  const Sharding& sharding() const { return layout_.sharding; }
+  DType dtype() const { return dtype_; }
+  DType grad_dtype() const { return grad_dtype_; }
+  int shard() const { return shard_; }
 
-  // What this data rank owns: without sharding, every tensor whole.
+  // What this rank owns: its part of each tensor, or every tensor whole.
   const std::vector<FlatPiece>& owned() const { return owned_; }
-  bool is_sharded() const { return layout_.sharding.is_sharded(); }
-  const FlatLayout& layout() const { return layout_; }  // with sharding only
-  // The memory of a bucket [end - begin], and this rank's part of it.
-  TensorView bucket_grads(const FlatBucket& bucket) const;
-  TensorView bucket_values(const FlatBucket& bucket) const;
+  TensorView value_of(const FlatPiece& piece) const;  // [n]
+  TensorView grad_of(const FlatPiece& piece) const;   // [n]: summed over micro-batches and ranks, behind the reductions
+
+  // A bucket's values [n], where they are whole; gradients likewise. This rank's part of them [n / shards], always.
+  TensorView values_of(const FlatBucket& bucket) const;
+  TensorView grads_of(const FlatBucket& bucket) const;
+  TensorView own_values_of(const FlatBucket& bucket) const;
+  TensorView own_grads_of(const FlatBucket& bucket) const;
   TensorView own_part(TensorView bucket) const;
+  // The bucket [n] in the place where its layer is read, or writes its gradients.
+  TensorView gathered(const FlatLayer& layer, const FlatBucket& bucket) const;
+  TensorView staged(const FlatLayer& layer, const FlatBucket& bucket) const;
   // This rank's parts [n] of the gradient of a tied table, padding included: the same for both of its uses.
   std::vector<TensorView> owned_grads_of_tied(size_t entry) const;
 
-  // Trainable values that this rank updates (a shared value once); elements without padding between tensors.
+  // Trainable values of this rank's stages (a shared value once); elements without padding between tensors.
   int64_t num_local_elements() const;
-  size_t value_bytes() const { return values_.bytes(); }
-  size_t grad_bytes() const { return grads_.bytes(); }
-  // Blocks the host, on a GPU until all its work is done. Of this rank's parameters, in order.
-  uint64_t hash_values() const;
+  size_t value_bytes() const { return values_.bytes() + gathered_.bytes(); }
+  size_t grad_bytes() const { return grads_.bytes() + staged_.bytes(); }
 
  private:
+  void allocate();
+  void bind();
+
   Device& device_;
   DType dtype_;
-  Buffer values_;
-  Buffer grads_;
+  DType grad_dtype_;
   std::vector<Entry> entries_;
-  std::vector<StageRange> stage_ranges_;
   FlatLayout layout_;
   std::vector<FlatPiece> owned_;
   int shard_ = 0;
+  Buffer values_;
+  Buffer gathered_;
+  Buffer grads_;
+  Buffer staged_;
 };
 
 }  // namespace ashlar

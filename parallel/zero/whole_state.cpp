@@ -1,5 +1,6 @@
 // The optimizer's state as tensors, whole, whoever owns it: for checkpoints, start values and comparisons.
 #include "kernels/cast.h"
+#include "kernels/stat_dtype.h"
 #include "parallel/zero/optimizer.h"
 #include "runtime/tensor/host_copy.h"
 
@@ -12,10 +13,15 @@ TensorView flat(TensorView x) {
 
 }  // namespace
 
+// Where no rank holds a whole value, the master of an fp32 value is gathered too.
+bool Optimizer::has_whole_masters() const {
+  return has_masters() || store_.sharding().cuts_values();
+}
+
 // Masters where values are rounded, then both moments: what lies in arenas of its own when it is gathered.
 std::vector<TensorView> Optimizer::parts_of(const Piece& piece, bool with_moments) const {
   std::vector<TensorView> parts;
-  if (has_masters()) {
+  if (has_whole_masters()) {
     parts.push_back(piece.master);
   }
   if (with_moments && has_moments()) {
@@ -27,7 +33,7 @@ std::vector<TensorView> Optimizer::parts_of(const Piece& piece, bool with_moment
 
 std::vector<TensorView> Optimizer::parts_of(const WholeState& whole, const Piece& piece, bool with_moments) const {
   std::vector<TensorView> parts;
-  if (has_masters()) {
+  if (has_whole_masters()) {
     parts.push_back(whole.masters[piece.entry]);
   }
   if (with_moments && has_moments()) {
@@ -52,7 +58,7 @@ Optimizer::WholeState Optimizer::lay_out_whole(bool with_moments, std::byte* mem
     const Parameter& parameter = *entries[at].parameter;
     size_t kind = 0;
     const auto next = [&] {
-      TensorView part{nullptr, parameter.grad.dtype, parameter.value.shape};
+      TensorView part{nullptr, kernels::stat_dtype(store_.dtype()), parameter.value.shape};
       if (memory != nullptr) {
         const int64_t first =
             static_cast<int64_t>(kind++) * store_.layout().num_value_elements + store_.layout().offsets[at];
@@ -60,7 +66,7 @@ Optimizer::WholeState Optimizer::lay_out_whole(bool with_moments, std::byte* mem
       }
       return part;
     };
-    whole.masters[at] = has_masters() ? next() : parameter.value;
+    whole.masters[at] = has_whole_masters() ? next() : parameter.value;
     if (with_moments && has_moments()) {
       whole.moments[at].first = next();
       whole.moments[at].second = next();
@@ -74,7 +80,7 @@ Optimizer::WholeState Optimizer::state_shapes(bool with_moments) const {
 }
 
 Optimizer::WholeState Optimizer::whole_state(bool with_moments) {
-  if (!store_.is_sharded()) {
+  if (!store_.sharding().cuts_state()) {
     WholeState whole = lay_out_whole(with_moments, nullptr);
     for (const Piece& piece : pieces_) {
       const Shape shape = store_.entries()[piece.entry].parameter->value.shape;
@@ -87,7 +93,7 @@ Optimizer::WholeState Optimizer::whole_state(bool with_moments) {
     return whole;
   }
   const FlatLayout& layout = store_.layout();
-  const DType stat = store_.entries().front().parameter->grad.dtype;
+  const DType stat = kernels::stat_dtype(store_.dtype());
   const size_t kinds = parts_of(pieces_.empty() ? Piece{} : pieces_.front(), with_moments).size();
   const auto kind_bytes = static_cast<size_t>(layout.num_value_elements) * dtype_bytes(stat);
   Buffer memory = stream_.device().allocate(kinds * kind_bytes, "optimizer state, gathered");
@@ -105,7 +111,7 @@ Optimizer::WholeState Optimizer::whole_state(bool with_moments) {
     for (const FlatBucket& bucket : layout.buckets) {
       if (bucket.has_value) {
         const TensorView part = all.slice(bucket.begin, bucket.end);
-        grid_.data().all_gather(part, store_.own_part(part), stream_).wait(stream_);
+        grid_.shard().all_gather(part, store_.own_part(part), stream_).wait(stream_);
       }
     }
   }
@@ -120,9 +126,16 @@ void Optimizer::take_whole_state(const WholeState& whole) {
   for (const Piece& piece : pieces_) {
     const std::vector<TensorView> from = parts_of(whole, piece, with_moments);
     const std::vector<TensorView> to = parts_of(piece, with_moments);
-    for (size_t kind = 0; kind < from.size() && store_.is_sharded(); ++kind) {
+    for (size_t kind = 0; kind < from.size() && store_.sharding().cuts_state(); ++kind) {
       stream_.copy(to[kind].data, from[kind].data, from[kind].bytes());
     }
+  }
+  if (store_.sharding().cuts_values() && has_masters()) {
+    for (const Piece& piece : pieces_) {
+      kernels::cast(piece.value, piece.master, stream_);
+    }
+    stream_.synchronize();
+    return;
   }
   for (size_t at = 0; at < entries.size() && has_masters(); ++at) {
     if (!entries[at].shares_value) {

@@ -8,7 +8,7 @@
 #include "kernels/prepare.h"
 #include "parallel/model/gpt.h"
 #include "parallel/pipeline/executor.h"
-#include "parallel/zero/grad_reducer.h"
+#include "parallel/zero/data_sync.h"
 #include "parallel/zero/optimizer.h"
 #include "tests/parallel/pipeline/watched_params.h"
 #include "tests/parallel/zero/direct_update.h"
@@ -79,10 +79,10 @@ class PipelineRig {
         grid(rank, {rank.world.size() / compute.num_ranks(), compute.num_ranks(), 1}),
         chunks(make_chunks(config, layers_per_stage, compute)),
         store(make_store(rank, config.dtype)),
-        reducer(grid, *stream, store, 1000),
-        watched(options.lowering.shard_windows, reducer),
+        sync(grid, *stream, store),
+        watched(options.lowering.shard_windows, sync),
         executor(rank, grid, *stream, lower(compute, options.lowering), lower_evaluation(compute, options.lowering),
-                 borrow(), kShape, options.watched ? static_cast<ParamSync&>(watched) : reducer),
+                 borrow(), kShape, options.watched ? static_cast<ParamSync&>(watched) : sync),
         optimizer(rank, grid, *stream, store, {.kind = OptimizerKind::kSgd, .weight_decay = 0, .clip_grad = 0}),
         update(rank, *stream, optimizer) {
     store.initialize(5);
@@ -100,7 +100,7 @@ class PipelineRig {
                    number);
     const LossSum sum = executor.read_totals();
     watched.give_back();
-    reducer.combine_tied();
+    sync.grads().combine_tied();
     update(0.5, 1.0);
     return sum.loss;
   }
@@ -117,7 +117,7 @@ class PipelineRig {
   ProcessGrid grid;
   std::vector<std::unique_ptr<StageChunk>> chunks;
   ParameterStore store;
-  GradReducer reducer;
+  DataSync sync;
   WatchedParams watched;
   Executor executor;
   Optimizer optimizer;
@@ -145,13 +145,11 @@ class PipelineRig {
     return made;
   }
   ParameterStore make_store(RankContext& rank, DType dtype) const {
-    std::vector<int> stages;
-    std::vector<std::vector<Parameter*>> parameters;
+    std::vector<StageParameters> stages;
     for (const auto& chunk : chunks) {
-      stages.push_back(chunk->stage());
-      parameters.push_back(chunk->parameters());
+      stages.push_back(stage_parameters(*chunk));
     }
-    return ParameterStore(rank.device, grid, stages, parameters, dtype);
+    return ParameterStore(rank.device, grid, stages, dtype);
   }
   std::vector<StageChunk*> borrow() const {
     std::vector<StageChunk*> all;

@@ -45,8 +45,11 @@ TEST(FewPlannedMemory, IsWhatARunAllocates) {
   options.untie_embeddings_and_output_weights = true;
   options.bf16 = true;
   expect_plan_is_allocated(options, {1, 2, 2});
+  for (const int stage : {1, 2, 3}) {
+    options.zero_stage = stage;
+    expect_plan_is_allocated(options, {1, 2, 2});
+  }
   options.zero_stage = 1;
-  expect_plan_is_allocated(options, {1, 2, 2});
   options.hidden_dropout = options.attention_dropout = 0.1;
   options.recompute_granularity = "selective";
   expect_plan_is_allocated(options, {1, 2, 1});
@@ -67,7 +70,7 @@ TEST(PlannedMemory, IsWhatARunAllocates) {
           options.untie_embeddings_and_output_weights = untied;
           options.micro_batch_size = micro_batch;
           options.bf16 = micro_batch == 2 && untied;
-          options.zero_stage = micro_batch - 1;
+          options.zero_stage = 2 * (micro_batch - 1) + (untied ? 1 : 0);
           expect_plan_is_allocated(options, grid);
         }
       }

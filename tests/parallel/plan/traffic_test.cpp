@@ -22,9 +22,13 @@ int64_t bytes_sent(const Communicator& comm) {
 std::array<int64_t, kNumTrafficGroups> bytes_sent(const Training& training) {
   const ProcessGrid& grid = training.grid;
   const bool has_embedding = grid.is_first_stage() || grid.is_last_stage();
-  return {bytes_sent(grid.tensor()), bytes_sent(grid.pipeline()),
-          bytes_sent(grid.data()),   has_embedding ? bytes_sent(grid.embedding()) : 0,
-          bytes_sent(grid.model()),  bytes_sent(grid.world())};
+  const int64_t within_data = grid.num_instances() > 1 ? bytes_sent(grid.shard()) + bytes_sent(grid.replicate()) : 0;
+  return {bytes_sent(grid.tensor()),
+          bytes_sent(grid.pipeline()),
+          bytes_sent(grid.data()) + within_data,
+          has_embedding ? bytes_sent(grid.embedding()) : 0,
+          bytes_sent(grid.model()),
+          bytes_sent(grid.world())};
 }
 
 void expect_plan_is_sent(const TrainOptions& options, const GridShape& grid) {
@@ -70,6 +74,48 @@ TEST(FewPlannedTraffic, IsWhatAStepSends) {
   expect_plan_is_sent(options, {1, 2, 2});
   options.zero_stage = 1;
   expect_plan_is_sent(options, {1, 2, 2});
+  for (const int stage : {2, 3}) {
+    options = model_xs();
+    options.zero_stage = stage;
+    expect_plan_is_sent(options, {1, 1, 2});
+    options.recompute_granularity = "full";
+    options.recompute_method = "uniform";
+    options.recompute_num_layers = 3;
+    options.grad_reduce = "step";
+    expect_plan_is_sent(options, {1, 1, 2});
+  }
+}
+
+// In units of parameters x (d - 1) / d, on a model of which padding is a small part: 2 without sharding and with stage
+// 1, m + 1 with stage 2, 3 m with stage 3, whose embedding is gathered once for each micro-batch as its backward pass
+// reads no weight; with --grad-reduce step 2, 2 and 2 m + 1.
+TEST(FewPlannedTraffic, OfTheDataAxisIsTheFormula) {
+  for (const int data : {2, 4, 8}) {
+    RunShape shape;
+    shape.config = {.num_layers = 8, .width = 512, .num_heads = 8, .ffn = 2048, .max_positions = 64, .vocab = 512};
+    shape.config.padded_vocab = 512;
+    shape.config.tied = false;
+    shape.layers_per_stage = {8};
+    shape.grid = {1, 1, data};
+    shape.num_microbatches = 5;
+    shape.batch = {1, 64};
+    const double parameters = static_cast<double>(count_parameters(shape.config));
+    const double embedding = (512.0 + 64.0) * 512.0 / parameters;
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const bool each_microbatch : {false, true}) {
+        shape.sharding = {.zero_stage = stage,
+                          .num_shards = stage == 0 ? 1 : data,
+                          .bucket_elements = 40000000,
+                          .each_microbatch = each_microbatch};
+        const double m = 5, sums = each_microbatch ? m : 1;
+        const double expected = stage == 0 ? 2 * sums : stage < 3 ? sums + 1 : sums + 2 * m - m * embedding;
+        const auto wire = plan_traffic(shape)[0][static_cast<size_t>(TrafficGroup::kData)].wire_bytes;
+        const double unit = 4 * parameters * (data - 1) / data;
+        EXPECT_NEAR(static_cast<double>(wire) / unit, expected, 0.02 * expected)
+            << "stage " << stage << " data " << data << " " << each_microbatch;
+      }
+    }
+  }
 }
 
 TEST(PlannedTraffic, IsWhatAStepSends) {
@@ -83,8 +129,10 @@ TEST(PlannedTraffic, IsWhatAStepSends) {
         options.bf16 = untied;
         options.ddp_bucket_size = 100;  // many buckets send as much as one
         expect_plan_is_sent(options, grid);
-        options.zero_stage = 1;
-        expect_plan_is_sent(options, grid);
+        for (const int stage : {1, 2, 3}) {
+          options.zero_stage = stage;
+          expect_plan_is_sent(options, grid);
+        }
       }
     }
   }

@@ -207,13 +207,11 @@ TEST(Cases, VocabularyThatDoesNotDivide) {
   }
 }
 
-// Both copies of a tied table, bit for bit, behind every step.
-void check_tied_copies(const GridShape& grid, int64_t steps) {
-  TrainOptions options = model_s();
+// Both copies of a tied table, bit for bit, at the start and behind every step.
+void check_tied_copies(const TrainOptions& options, const GridShape& grid, int64_t steps, const RunTrace& r) {
   const TinySource source = source_of(options);
-  const RunTrace r = run_steps(options, {1, 1, 1}, source, steps);
   RunHooks hooks;
-  hooks.behind_step = [&](Training& training, const StepResult&) {
+  hooks.prepare = [&](Training& training) {
     std::string mine;
     for (const ParameterStore::Entry& entry : training.store.entries()) {
       const Parameter& parameter = *entry.parameter;
@@ -230,16 +228,32 @@ void check_tied_copies(const GridShape& grid, int64_t steps) {
     }
     EXPECT_EQ(holders, 2);
   };
+  hooks.behind_step = [&](Training& training, const StepResult&) { hooks.prepare(training); };
   const RunTrace ours = run_steps(options, grid, source, steps, {}, hooks);
   EXPECT_LE(worst_difference(ours.losses, r.losses), kLoss) << grid.text();
+  if (options.optimizer == "sgd") {
+    EXPECT_LE(worst_difference(ours.weights, r.weights), kWeights) << grid.text();
+  }
 }
 
 TEST(FewCases, TiedCopiesStayEqual) {
-  check_tied_copies({1, 2, 1}, 2);
+  const TrainOptions options = model_s();
+  check_tied_copies(options, {1, 2, 1}, 2, run_steps(options, {1, 1, 1}, source_of(options), 2));
 }
 TEST(Cases, TiedCopiesStayEqual) {
-  for (const GridShape& grid : {GridShape{1, 2, 1}, GridShape{1, 4, 1}, GridShape{2, 2, 1}, GridShape{1, 2, 2}}) {
-    check_tied_copies(grid, 20);
+  for (TrainOptions options : {model_s(), with_sgd(model_s(), 0.1, 0)}) {
+    const RunTrace r = run_steps(options, {1, 1, 1}, source_of(options), 20);
+    for (const char* schedule : {"1f1b", "gpipe"}) {
+      options.pipeline_schedule = schedule;
+      options.zero_stage = 0;
+      for (const GridShape& grid : {GridShape{1, 2, 1}, GridShape{1, 4, 1}, GridShape{2, 2, 1}, GridShape{1, 2, 2}}) {
+        check_tied_copies(options, grid, 20, r);
+      }
+      options.zero_stage = 1;
+      for (const GridShape& grid : {GridShape{1, 2, 2}, GridShape{1, 4, 2}}) {
+        check_tied_copies(options, grid, 20, r);
+      }
+    }
   }
 }
 
@@ -360,7 +374,7 @@ TEST(FewCases, NonFiniteValueOnOneRankStopsAll) {
       run_ranks(grid.num_ranks(), [&](RankContext& rank) {
         Training training(rank, options);
         EXPECT_TRUE(train_step(training, source).finite);
-        const uint64_t before = training.store.hash_values();
+        const uint64_t before = training.sync.values().hash_values();
         ExecutorHooks hooks;
         hooks.on_activation = [&](int, int microbatch, int layer, bool is_output, TensorView activation) {
           if (rank.world.rank() == bad_rank && microbatch == 1 && layer == 1 && !is_output) {
@@ -372,7 +386,7 @@ TEST(FewCases, NonFiniteValueOnOneRankStopsAll) {
         EXPECT_FALSE(step.finite) << "rank " << rank.world.rank();
         EXPECT_EQ(step.outcome, StepOutcome::kNotFinite) << precision;
         EXPECT_EQ(training.state.num_nan, 1);
-        EXPECT_EQ(training.store.hash_values(), before);
+        EXPECT_EQ(training.sync.values().hash_values(), before);
         EXPECT_EQ(training.state.iteration, 1);
         EXPECT_EQ(training.optimizer.num_updates(), 1);
         training.executor.set_hooks({});

@@ -128,6 +128,25 @@ TEST_P(OnDevice, RunsRepeatToTheLastBit) {
   EXPECT_TRUE(run_steps(options, grid, source_of(options), 2, on_gpus(GetParam())).same_bits(once));
 }
 
+// Gathered and reduced at once, or beside the computation: the same bits at every stage.
+TEST_P(OnDevice, OverlapGivesEqualBits) {
+  TrainOptions options = model_xxs();
+  options.grad_reduce = "micro-batch";
+  options.ddp_bucket_size = 1;
+  const GridShape grid{1, 2, 2};
+  const TinySource source = source_of(options);
+  const RunTrace expected = run_steps(options, grid, source, 2, on_gpus(GetParam()));
+  for (const int stage : {1, 2, 3}) {
+    options.zero_stage = stage;
+    for (const bool overlap : {false, true}) {
+      options.overlap_grad_reduce = options.overlap_param_gather = overlap;
+      const RunTrace trace = run_steps(options, grid, source, 2, on_gpus(GetParam()));
+      EXPECT_TRUE(trace.same_bits(expected)) << "stage " << stage << (overlap ? " overlapped" : "");
+      EXPECT_EQ(trace.weights, expected.weights) << "stage " << stage << (overlap ? " overlapped" : "");
+    }
+  }
+}
+
 // What data ranks share out changes no bit, and a checkpoint puts it together again.
 TEST_P(OnDevice, SharedOutStateGivesEqualBits) {
   TrainOptions options = model_xxs();
@@ -174,7 +193,8 @@ TEST_P(OnDevice, ResultsReadOneStepLateAreTheSame) {
           }
         }
         EXPECT_EQ(losses, expected.losses);
-        EXPECT_EQ(training.store.hash_values(), expected.weight_hashes[static_cast<size_t>(rank.world.rank())].back());
+        EXPECT_EQ(training.sync.values().hash_values(),
+                  expected.weight_hashes[static_cast<size_t>(rank.world.rank())].back());
       },
       on_gpus(GetParam()));
 }
@@ -189,7 +209,7 @@ TEST_P(OnDevice, NonFiniteStepAndTheOneBehindItChangeNothing) {
       [&](RankContext& rank) {
         Training training(rank, options);
         EXPECT_TRUE(train_step(training, source).finite);
-        const uint64_t before = training.store.hash_values();
+        const uint64_t before = training.sync.values().hash_values();
         Buffer not_a_number = rank.device.allocate_host(sizeof(float), "test");
         *reinterpret_cast<float*>(not_a_number.data()) = std::nanf("");
         ExecutorHooks hooks;
@@ -207,12 +227,12 @@ TEST_P(OnDevice, NonFiniteStepAndTheOneBehindItChangeNothing) {
         EXPECT_EQ(training.results.num_pending(), 0u);
         EXPECT_EQ(training.state.iteration, 1);
         EXPECT_EQ(training.optimizer.num_updates(), 1);
-        EXPECT_EQ(training.store.hash_values(), before);
+        EXPECT_EQ(training.sync.values().hash_values(), before);
         const std::string where = find_non_finite(training, source);
         EXPECT_NE(where.find("stage 1, in the input of h.1, micro-batch 1"), std::string::npos) << where;
         training.executor.set_hooks({});
         EXPECT_TRUE(train_step(training, source).finite);
-        EXPECT_NE(training.store.hash_values(), before);
+        EXPECT_NE(training.sync.values().hash_values(), before);
       },
       on_gpus(GetParam()));
 }
@@ -245,7 +265,7 @@ TEST_P(OnDevice, AnOverflowIsSkippedAndTheRunGoesOn) {
           EXPECT_EQ(result_lag(training), 0u);
           for (int step = 0; step < 4; ++step) {
             const StepResult result = train_step(training, source);
-            const uint64_t weights = training.store.hash_values();
+            const uint64_t weights = training.sync.values().hash_values();
             if (rank.world.rank() == 0) {
               lines.push_back({result.loss, result.loss_scale, result.outcome, weights});
             }

@@ -63,7 +63,7 @@ Line line_behind(Training& training, const StepResult& result) {
           .samples = training.state.consumed_samples,
           .updates = training.optimizer.num_updates(),
           .skipped = training.state.num_skipped,
-          .weights = training.store.hash_values(),
+          .weights = training.sync.values().hash_values(),
           .state = hash_of_state(training)};
 }
 
@@ -256,7 +256,7 @@ TEST(FewFp16, EndsWhenTheScaleCannotFall) {
     const TinySource source = source_of(options);
     run_ranks(2, [&](RankContext& rank) {
       Training training(rank, resolved);
-      const uint64_t before = training.store.hash_values();
+      const uint64_t before = training.sync.values().hash_values();
       for (int64_t step = 1; step < LossScaler::kMostSkipsAtFloor; ++step) {
         EXPECT_EQ(train_step(training, source).outcome, StepOutcome::kSkipped);
       }
@@ -264,7 +264,7 @@ TEST(FewFp16, EndsWhenTheScaleCannotFall) {
       EXPECT_EQ(last.outcome, StepOutcome::kScaleAtFloor);
       EXPECT_TRUE(must_end(last.outcome));
       EXPECT_EQ(last.step, LossScaler::kMostSkipsAtFloor);
-      EXPECT_EQ(training.store.hash_values(), before);
+      EXPECT_EQ(training.sync.values().hash_values(), before);
       EXPECT_EQ(training.optimizer.num_updates(), 0);
       const std::string where = find_non_finite(training, source);
       EXPECT_NE(where.find("all activations are finite"), std::string::npos) << where;

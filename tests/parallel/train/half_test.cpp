@@ -174,7 +174,7 @@ TEST_P(HalfPrecision, HuggingFaceModelsKeepTheMasters) {
     load_hf_weights(loaded, directory);
     EXPECT_EQ(hash_of(gather_logical(loaded, TensorKind::kValue)),
               hash_of(gather_logical(training, TensorKind::kValue)));
-    EXPECT_EQ(loaded.store.hash_values(), training.store.hash_values());
+    EXPECT_EQ(loaded.sync.values().hash_values(), training.sync.values().hash_values());
   });
 }
 

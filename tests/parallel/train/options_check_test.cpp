@@ -138,26 +138,57 @@ TEST(TestPoints, Overflow) {
   EXPECT_THAT(resolve_refusal({"--test-nan", "rank=0,step=1,tensor=wte.weight"}), HasSubstr("has no place there"));
 }
 
-// Case: a value equal to a layer's default is not passed on. Every done flag, both kinds of default: a value, or words
-// that stand for a derived value.
 TEST(Check, NamesOfZeroStages) {
   EXPECT_THAT(resolve_refusal({"--zero-stage", "0", "--use-distributed-optimizer"}),
               AllOf(HasSubstr("--zero-stage 0 and --use-distributed-optimizer contradict"), HasSubstr("give one")));
   EXPECT_THAT(resolve_refusal({"--use-distributed-optimizer", "--data-parallel-sharding-strategy", "no_shard"}),
-              HasSubstr("--use-distributed-optimizer and --data-parallel-sharding-strategy no_shard contradict"));
-  EXPECT_THROW(legal_options({"--zero-stage", "3"}), Error);
-  EXPECT_THROW(legal_options({"--data-parallel-sharding-strategy", "optim_grads_params"}), Error);
-  for (const auto& [stage, strategy, distributed] :
-       {std::tuple{1, "optim", true}, {1, "", true}, {0, "no_shard", false}, {1, "optim", false}, {0, "", false}}) {
+              HasSubstr("--data-parallel-sharding-strategy no_shard and --use-distributed-optimizer contradict"));
+  EXPECT_THAT(resolve_refusal({"--zero-stage", "2", "--data-parallel-sharding-strategy", "optim_grads_params"}),
+              HasSubstr("they are --zero-stage 2 and 3"));
+  EXPECT_THAT(resolve_refusal({"--use-megatron-fsdp", "--zero-stage", "0"}),
+              HasSubstr("--zero-stage 0 and --use-megatron-fsdp contradict"));
+  EXPECT_THROW(legal_options({"--zero-stage", "4"}), Error);
+  EXPECT_THROW(legal_options({"--grad-reduce", "epoch"}), Error);
+  for (const auto& [stage, strategy, distributed, fsdp] : {std::tuple{1, "optim", true, false},
+                                                           {1, "", true, false},
+                                                           {0, "no_shard", false, false},
+                                                           {1, "optim", false, true},
+                                                           {2, "optim_grads", true, true},
+                                                           {3, "optim_grads_params", false, false},
+                                                           {3, "", true, true},
+                                                           {0, "", false, false}}) {
     TrainOptions options;
     options.data_parallel_sharding_strategy = strategy;
     options.use_distributed_optimizer = distributed;
+    options.use_megatron_fsdp = fsdp;
     EXPECT_EQ(zero_stage_of(options), stage);
+    EXPECT_EQ(reduces_each_microbatch(options), stage >= 2);
     options.zero_stage = stage;
     EXPECT_EQ(zero_stage_of(options), stage);
+    for (const char* when : {"step", "micro-batch"}) {
+      options.grad_reduce = when;
+      EXPECT_EQ(reduces_each_microbatch(options), options.grad_reduce == "micro-batch");
+    }
   }
 }
 
+TEST(Check, InstancesOfTheOptimizer) {
+  EXPECT_THAT(resolve_refusal({"--num-distributed-optimizer-instances", "2"}),
+              AllOf(HasSubstr("needs --zero-stage of at least 1"), HasSubstr("nearest legal value: 1")));
+  const TrainOptions options = legal_options({"--zero-stage", "2", "--num-distributed-optimizer-instances", "4"});
+  EXPECT_NO_THROW(resolve_options(options, 8));
+  try {
+    resolve_options(options, 6);
+    FAIL() << "4 does not divide 6";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("--num-distributed-optimizer-instances 4 does not divide the data size 6"),
+                      HasSubstr("nearest legal value: 3")));
+  }
+}
+
+// Case: a value equal to a layer's default is not passed on. Every done flag, both kinds of default: a value, or words
+// that stand for a derived value.
 TEST(Defaults, GivenExplicitlyAreTheSameAsLeftOut) {
   const std::vector<std::string> data = {"--data-path", "corpus"};
   std::vector<std::string> plain = legal_args();

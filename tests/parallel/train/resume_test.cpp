@@ -47,7 +47,7 @@ Part run_part(const TrainOptions& options, const GridShape& grid, const SampleSo
       step.loss = result.loss;
       step.grad_norm = result.grad_norm;
       step.hashes.resize(static_cast<size_t>(grid.num_ranks()));
-      step.hashes[static_cast<size_t>(rank.world.rank())] = training.store.hash_values();
+      step.hashes[static_cast<size_t>(rank.world.rank())] = training.sync.values().hash_values();
     }
     if (!save.empty()) {
       save_training(training, save, 1);

@@ -55,16 +55,16 @@ inline TrainOptions with_sgd(TrainOptions options, double lr, double clip) {
 }
 
 // Collective. Every holder of a slice of a tensor, tied copies included, holds the same bits.
-inline bool replicas_are_equal(const Training& training) {
+inline bool replicas_are_equal(Training& training) {
   std::string mine;
   HostCopy copy(training.rank.device);
   std::vector<std::byte> scratch;
-  for (const ParameterStore::Entry& entry : training.store.entries()) {
-    const Parameter& parameter = *entry.parameter;
-    const ConstTensorView value = copy.on_host(parameter.value, scratch);
+  training.sync.values().for_each_value([&](size_t entry, ConstTensorView on_device) {
+    const Parameter& parameter = *training.store.entries()[entry].parameter;
+    const ConstTensorView value = copy.on_host(on_device, scratch);
     mine += fmt::format("{}/{} {:016x}\n", parameter.name, parameter.shard.is_split() ? parameter.shard.index : 0,
                         hash_bytes(value.data, value.bytes()));
-  }
+  });
   std::map<std::string, std::string> seen;
   bool equal = true;
   for (const std::string& text : all_gather_text(training.rank.world, mine)) {
@@ -101,7 +101,8 @@ inline RunTrace run_steps(const TrainOptions& options, const GridShape& grid, co
         for (int64_t step = 0; step < steps; ++step) {
           const StepResult result = train_step(training, source);
           REQUIRE(result.finite, ErrorCode::kNumerics, "step {} is not finite", step);
-          trace.weight_hashes[world_rank].push_back(training.store.hash_values());  // a place of this rank's own
+          trace.weight_hashes[world_rank].push_back(
+              training.sync.values().hash_values());  // a place of this rank's own
           if (world_rank == 0) {
             trace.losses.push_back(result.loss);
             trace.grad_norms.push_back(result.grad_norm);

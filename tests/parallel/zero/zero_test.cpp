@@ -8,6 +8,7 @@
 #include "parallel/model/gpt.h"
 #include "parallel/zero/grad_reducer.h"
 #include "parallel/zero/optimizer.h"
+#include "parallel/zero/value_gather.h"
 #include "tests/parallel/zero/direct_update.h"
 #include "tests/support/compare.h"
 #include "tests/support/grad_norm.h"
@@ -29,12 +30,13 @@ GptConfig small_config(bool tied = true) {
 
 // A rank's stage and its parameters, without executor and data.
 struct Model {
-  Model(RankContext& rank, const GridShape& shape, const GptConfig& config = small_config())
+  Model(RankContext& rank, const GridShape& shape, const GptConfig& config = small_config(),
+        int64_t bucket_elements = 100)
       : stream(rank.device.create_stream()),
         grid(rank, shape),
         chunk(make_stage(config, std::vector<int64_t>(static_cast<size_t>(shape.pipeline), 2 / shape.pipeline),
                          grid.coordinate().pipeline, grid.coordinate().tensor, shape.tensor)),
-        store(rank.device, grid, {grid.coordinate().pipeline}, {chunk->parameters()}, config.dtype) {}
+        store(rank.device, grid, {stage_parameters(*chunk)}, config.dtype, {.bucket_elements = bucket_elements}) {}
 
   // Gradients that depend on name and global index; a tied table's lies half in each of its two uses.
   void fill_gradients(double factor = 1) {
@@ -63,18 +65,18 @@ TEST(ParameterStore, LaysTensorsOutOnceAndAligned) {
   run_ranks(1, [](RankContext& rank) {
     Model model(rank, {1, 1, 1});
     const auto& entries = model.store.entries();
-    size_t end = 0;
+    const auto place = [&](const TensorView& of) { return of.data - entries.front().parameter->grad.data; };
+    ptrdiff_t end = 0;
     int64_t elements = 0;
     for (const ParameterStore::Entry& entry : entries) {
-      EXPECT_EQ(entry.grad_offset, end);
+      EXPECT_EQ(place(entry.parameter->grad), end);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(entry.parameter->value.data) % 64, 0u);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(entry.parameter->grad.data) % 64, 0u);
-      end += Arena::aligned(entry.parameter->grad.bytes());
+      end += (entry.parameter->grad.num_elements() + 31) / 32 * 32 * static_cast<ptrdiff_t>(sizeof(float));
       elements += entry.shares_value ? 0 : entry.parameter->value.num_elements();
     }
-    EXPECT_EQ(model.store.grad_bytes(), end);
+    EXPECT_EQ(model.store.grad_bytes(), static_cast<size_t>(end));
     EXPECT_EQ(model.store.num_local_elements(), elements);
-    EXPECT_EQ(model.store.grads(0, 64).num_elements(), 16);
 
     // The tied copy has a gradient of its own behind all others, and the first use's value.
     EXPECT_TRUE(entries.back().shares_value);
@@ -89,11 +91,12 @@ TEST(ParameterStore, InitialValues) {
   run_ranks(1, [](RankContext& rank) {
     Model model(rank, {1, 1, 1});
     model.store.initialize(3);
-    const uint64_t once = model.store.hash_values();
+    ValueGather values(model.grid, *model.stream, model.store, false);
+    const uint64_t once = values.hash_values();
     model.store.initialize(4);
-    EXPECT_NE(model.store.hash_values(), once);
+    EXPECT_NE(values.hash_values(), once);
     model.store.initialize(3);
-    EXPECT_EQ(model.store.hash_values(), once);
+    EXPECT_EQ(values.hash_values(), once);
     for (const ParameterStore::Entry& entry : model.store.entries()) {
       const Parameter& parameter = *entry.parameter;
       const int64_t count = parameter.shard.num_valid_elements();
@@ -123,10 +126,10 @@ TEST(Optimizer, NormIsTheSameOnEveryGrid) {
       std::mutex mutex;
       run_ranks(shape.num_ranks(), [&](RankContext& rank) {
         Model model(rank, shape, small_config(tied));
-        GradReducer reducer(model.grid, *model.stream, model.store, 100);
+        GradReducer reducer(model.grid, *model.stream, model.store);
         Optimizer optimizer(rank, model.grid, *model.stream, model.store, {});
         model.fill_gradients(1.0 / shape.data);
-        reducer.reduce_grads(model.chunk->stage(), -1);
+        reducer.reduce(model.chunk->stage());
         reducer.combine_tied();
         const double norm = grad_norm(optimizer, *model.stream, 2.0);
         const std::lock_guard lock(mutex);
@@ -170,21 +173,38 @@ TEST(Optimizer, NormPassesInfinityAndNanOn) {
   }
 }
 
-// Buckets of any size give the same bits; one all-reduce each.
+// Buckets of any size give the same bits; one all-reduce each, none across layers.
 TEST(GradReducer, BucketsCutAnywhere) {
   std::vector<std::vector<double>> results;
   std::mutex mutex;
-  for (const int64_t bucket : {1, 16, 100, 1000, 40000000}) {
+  for (const int64_t bucket : {1, 32, 100, 1000, 40000000}) {
     run_ranks(2, [&](RankContext& rank) {
-      Model model(rank, {1, 1, 2});
-      GradReducer reducer(model.grid, *model.stream, model.store, bucket);
+      Model model(rank, {1, 1, 2}, small_config(), bucket);
+      GradReducer reducer(model.grid, *model.stream, model.store);
       model.fill_gradients(1.0 + 0.1 * rank.world.rank());
-      reducer.reduce_grads(0, -1);
-      const auto bytes = Arena::aligned(static_cast<size_t>(bucket) * sizeof(float));
-      EXPECT_EQ(static_cast<size_t>(model.grid.data().num_ops(OpKind::kAllReduce)),
-                (model.store.grad_bytes() + bytes - 1) / bytes);
+      reducer.reduce(0);
+      const int64_t most = (bucket + 31) / 32 * 32;
+      int64_t expected = 0;
+      for (const auto& layer : model.chunk->layers()) {
+        int64_t in_row = 0;  // a tied table is alone in its buckets
+        for (const Parameter* parameter : layer->parameters()) {
+          const int64_t elements = (parameter->grad.num_elements() + 31) / 32 * 32;
+          if (parameter->tied_first || parameter->tied_copy) {
+            expected += (elements + most - 1) / most;
+          } else {
+            in_row += elements;
+          }
+        }
+        expected += (in_row + most - 1) / most;
+      }
+      EXPECT_EQ(model.grid.data().num_ops(OpKind::kAllReduce), expected);
+      std::vector<double> sums;
+      for (const FlatPiece& piece : model.store.owned()) {
+        const std::vector<double> values = to_doubles(model.store.grad_of(piece));
+        sums.insert(sums.end(), values.begin(), values.end());
+      }
       const std::lock_guard lock(mutex);
-      results.push_back(to_doubles(model.store.grads(0, model.store.grad_bytes())));
+      results.push_back(sums);
     });
   }
   for (const auto& result : results) {
@@ -196,8 +216,8 @@ TEST(GradReducer, BucketsCutAnywhere) {
 TEST(GradReducer, LeavesOtherStagesAlone) {
   run_ranks(1, [](RankContext& rank) {
     Model model(rank, {1, 1, 1});
-    GradReducer reducer(model.grid, *model.stream, model.store, 100);
-    reducer.reduce_grads(1, -1);
+    GradReducer reducer(model.grid, *model.stream, model.store);
+    reducer.reduce(1);
     EXPECT_EQ(model.grid.data().num_ops(OpKind::kAllReduce), 0);
   });
 }
@@ -207,7 +227,7 @@ TEST(GradReducer, TiedTableGetsOneSum) {
   for (const GridShape& shape : {GridShape{1, 1, 1}, GridShape{1, 2, 1}, GridShape{2, 2, 1}}) {
     run_ranks(shape.num_ranks(), [&](RankContext& rank) {
       Model model(rank, shape);
-      GradReducer reducer(model.grid, *model.stream, model.store, 100);
+      GradReducer reducer(model.grid, *model.stream, model.store);
       for (const ParameterStore::Entry& entry : model.store.entries()) {
         std::fill_n(entry.parameter->grad.as<float>(), entry.parameter->grad.num_elements(),
                     entry.parameter->tied_copy ? 3.0f : 4.0f);
@@ -232,7 +252,7 @@ TEST(Optimizer, StepsOfSgdAndAdam) {
       Optimizer optimizer(rank, model.grid, *model.stream, model.store,
                           {.kind = kind, .weight_decay = 0.1, .clip_grad = 1});
       model.fill_gradients();
-      GradReducer(model.grid, *model.stream, model.store, 100).combine_tied();
+      GradReducer(model.grid, *model.stream, model.store).combine_tied();
       std::vector<std::vector<double>> before;
       for (const ParameterStore::Entry& entry : model.store.entries()) {
         before.push_back(to_doubles(entry.parameter->value));

@@ -1,0 +1,130 @@
+#include "parallel/zero/value_gather.h"
+
+#include <algorithm>
+
+#include "runtime/base/hash.h"
+#include "runtime/tensor/host_copy.h"
+
+namespace ashlar {
+
+ValueGather::ValueGather(const ProcessGrid& grid, Stream& stream, ParameterStore& store, bool overlap)
+    : grid_(grid), stream_(stream), store_(store), overlap_(overlap), on_their_way_(store.layout().layers.size()) {
+  size_t most = 0;
+  for (size_t at = 0; at < on_their_way_.size(); ++at) {
+    const FlatLayer& layer = store.layout().layers[at];
+    most = std::max(most, layer.end_bucket - layer.first_bucket);
+    on_their_way_[at].reserve(layer.end_bucket - layer.first_bucket);
+  }
+  for (Place& place : places_) {
+    place.on_their_way.reserve(most);
+  }
+}
+
+ValueGather::~ValueGather() {
+  try {
+    for (std::vector<Work>& works : on_their_way_) {
+      wait(works);
+    }
+    for (Place& place : places_) {
+      wait(place.on_their_way);
+    }
+    stream_.synchronize();
+  } catch (const std::exception&) {  // a failed job, whose error is on its way
+  }
+}
+
+void ValueGather::wait(std::vector<Work>& works) {
+  for (Work& work : works) {
+    work.wait(stream_);
+  }
+  works.clear();
+}
+
+void ValueGather::updated() {
+  const FlatLayout& layout = store_.layout();
+  if (!layout.sharding.cuts_state() || layout.sharding.cuts_values()) {
+    return;
+  }
+  for (size_t at = 0; at < layout.layers.size(); ++at) {
+    for (size_t bucket = layout.layers[at].first_bucket; bucket < layout.layers[at].end_bucket; ++bucket) {
+      if (layout.buckets[bucket].has_value) {
+        on_their_way_[at].push_back(grid_.shard().all_gather(store_.values_of(layout.buckets[bucket]),
+                                                             store_.own_values_of(layout.buckets[bucket]), stream_));
+      }
+    }
+    if (!overlap_) {
+      wait(on_their_way_[at]);
+    }
+  }
+}
+
+void ValueGather::bring(const FlatLayer& layer) {
+  Place& place = place_of(layer);
+  if (place.layer == &layer) {
+    return;
+  }
+  DCHECK(place.layer == nullptr, "layer {} of stage {} in the place of another", layer.layer, layer.stage);
+  const FlatLayout& layout = store_.layout();
+  for (size_t at = layer.first_bucket; at < layer.end_bucket; ++at) {
+    place.on_their_way.push_back(grid_.shard().all_gather(store_.gathered(layer, layout.buckets[at]),
+                                                          store_.own_values_of(layout.buckets[at]), stream_));
+  }
+  place.layer = &layer;
+}
+
+void ValueGather::open(int stage, size_t first) {
+  if (store_.sharding().cuts_values() && overlap_ && first != kNoLayer) {
+    bring(layer_of(stage, first));
+  }
+}
+
+void ValueGather::close() {
+  for (Place& place : places_) {
+    wait(place.on_their_way);
+    place.layer = nullptr;
+  }
+}
+
+void ValueGather::need(int stage, size_t layer, size_t next) {
+  const FlatLayer& needed = layer_of(stage, layer);
+  if (!store_.sharding().cuts_values()) {
+    wait(on_their_way_[static_cast<size_t>(&needed - store_.layout().layers.data())]);
+    return;
+  }
+  bring(needed);
+  wait(place_of(needed).on_their_way);
+  if (overlap_ && next != kNoLayer) {
+    bring(layer_of(stage, next));
+  }
+}
+
+void ValueGather::done(int stage, size_t layer) {
+  if (store_.sharding().cuts_values()) {
+    place_of(layer_of(stage, layer)).layer = nullptr;
+  }
+}
+
+void ValueGather::for_each_value(const std::function<void(size_t entry, ConstTensorView value)>& look) {
+  for (const FlatLayer& layer : store_.layout().layers) {
+    need(layer.stage, layer.layer, kNoLayer);
+    stream_.synchronize();
+    for (size_t at = layer.first_tensor; at < layer.end_tensor; ++at) {
+      if (!store_.entries()[at].shares_value) {
+        look(at, store_.entries()[at].parameter->value);
+      }
+    }
+    done(layer.stage, layer.layer);
+  }
+}
+
+uint64_t ValueGather::hash_values() {
+  uint64_t hash = 0;
+  HostCopy copy(stream_.device());
+  std::vector<std::byte> scratch;
+  for_each_value([&](size_t, ConstTensorView value) {
+    hash = hash_bytes(copy.on_host(value, scratch).data, value.bytes(), hash);
+  });
+  return hash;
+}
+
+}  // namespace ashlar

@@ -1,0 +1,59 @@
+// Brings values to where layers read them: from the owners of what was updated, or, where every rank holds its parts
+// only, layer by layer in front of each pass.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <vector>
+
+#include "parallel/pipeline/param_sync.h"
+#include "parallel/zero/parameter_store.h"
+
+namespace ashlar {
+
+class ValueGather {
+ public:
+  // `overlap` (--overlap-param-gather): what is on its way is waited for where it is needed, not at once. Changes no
+  // bit.
+  ValueGather(const ProcessGrid& grid, Stream& stream, ParameterStore& store, bool overlap);
+  // Blocks the host until nothing is on its way.
+  ~ValueGather();
+  ValueGather(const ValueGather&) = delete;
+  ValueGather& operator=(const ValueGather&) = delete;
+
+  // Collective over the sharding ranks; stream-ordered. Behind a change of what this rank owns.
+  void updated();
+
+  // As in ParamSync. The pair of places holds a layer that is being read and its neighbour that is read next.
+  void open(int stage, size_t first);
+  void close();
+  void need(int stage, size_t layer, size_t next);
+  void done(int stage, size_t layer);
+
+  // Collective over the sharding ranks; blocks the host. Shows each tensor's value, whole, in device memory, to `look`;
+  // a shared value once.
+  void for_each_value(const std::function<void(size_t entry, ConstTensorView value)>& look);
+  // Collective over the sharding ranks; blocks the host. Of this rank's parameters in order, without padding: the same
+  // for all ZeRO stages.
+  uint64_t hash_values();
+
+ private:
+  // A layer in the pair of places, and what brings it there.
+  struct Place {
+    const FlatLayer* layer = nullptr;
+    std::vector<Work> on_their_way;
+  };
+  const FlatLayer& layer_of(int stage, size_t layer) const { return store_.layout().layer_of(stage, layer); }
+  Place& place_of(const FlatLayer& layer) { return places_[layer.layer % 2]; }
+  void bring(const FlatLayer& layer);
+  void wait(std::vector<Work>& works);
+
+  const ProcessGrid& grid_;
+  Stream& stream_;
+  ParameterStore& store_;
+  bool overlap_;
+  std::array<Place, 2> places_;                  // by layer modulo 2
+  std::vector<std::vector<Work>> on_their_way_;  // by layer, where values are whole
+};
+
+}  // namespace ashlar
