@@ -12,7 +12,6 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/layernorm.h"
 #include "kernels/cuda/optimizer.h"
-#include "kernels/cuda/random.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/stream_place.h"
 #include "runtime/base/error.h"
@@ -133,12 +132,6 @@ void adamw_step(float*, float*, float*, const void*, Element, void*, Element, in
   refuse();
 }
 void sgd_step(float*, const void*, Element, void*, Element, int64_t, const double*, double, StreamHandle) {
-  refuse();
-}
-void fill_normal(float*, PhiloxKey, uint64_t, double, double, int64_t, StreamHandle) {
-  refuse();
-}
-void fill_uniform(float*, PhiloxKey, uint64_t, int64_t, StreamHandle) {
   refuse();
 }
 void sum_of_squares(double*, const void*, Element, int64_t, StreamHandle) {

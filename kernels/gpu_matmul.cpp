@@ -39,10 +39,6 @@ void in_two_kernels(GpuStream& gpu, const MatmulCall& call) {
       by_cublaslt(gpu, product);
       cuda::activation_backward(call.input, call.c, call.c, call.pre, call.m * call.n, call.activation, gpu.handle());
       break;
-    case Epilogue::kBiasResidual:
-      by_cublaslt(gpu, product);
-      cuda::add_bias_residual(call.input, call.c, call.c, call.residual, call.bias, call.m, call.n, gpu.handle());
-      break;
     case Epilogue::kNone:
     case Epilogue::kBias:
       by_cublaslt(gpu, call);

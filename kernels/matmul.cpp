@@ -128,24 +128,6 @@ void linear_activation_forward(TensorView y, TensorView pre, ConstTensorView x, 
   activation_forward(y, pre, activation, stream);
 }
 
-void linear_residual_forward(TensorView out, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
-                             ConstTensorView residual, Stream& stream) {
-  constexpr std::string_view kOp = "linear_residual_forward";
-  check_linear(kOp, out, x, w);
-  check_bias(kOp, bias, out);
-  check_view(kOp, "residual", residual, out.dtype, out.num_elements());
-  DCHECK(out.data != residual.data, "{}: the residual is overwritten before it is added", kOp);
-  if (GpuStream* gpu = gpu_of(stream, kOp)) {
-    MatmulCall call = linear_call(kOp, out, x, w);
-    call.epilogue = Epilogue::kBiasResidual;
-    call.bias = bias.data;
-    call.residual = residual.data;
-    return gpu_matmul(*gpu, call);
-  }
-  linear_forward(out, x, w, ConstTensorView{}, stream);
-  add_bias_residual(out, out, residual, bias, stream);
-}
-
 void linear_backward_input(TensorView dx, ConstTensorView dy, ConstTensorView w, Stream& stream) {
   matmul(dx, dy, Transpose::kNo, w, Transpose::kNo, Write::kOverwrite, stream);
 }

@@ -24,10 +24,6 @@ void linear_forward(TensorView y, ConstTensorView x, ConstTensorView w, ConstTen
 // Stream-ordered. pre [R,N] = x w^T + bias, y [R,N] = act(pre as stored).
 void linear_activation_forward(TensorView y, TensorView pre, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
                                Activation activation, Stream& stream);
-// Stream-ordered. out [R,N] = x w^T + bias + residual [R,N]; out must not overlap residual. linear_forward without
-// the bias, then add_bias_residual; our own GEMM of a GPU rounds once instead.
-void linear_residual_forward(TensorView out, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
-                             ConstTensorView residual, Stream& stream);
 // Stream-ordered. dx [R,K] = dy [R,N] w [N,K].
 void linear_backward_input(TensorView dx, ConstTensorView dy, ConstTensorView w, Stream& stream);
 // Stream-ordered. dx [R,K] = (dy [R,N] w [N,K], rounded as if stored) * act'(pre [R,K]); dx must not be pre.

@@ -24,7 +24,7 @@ TABLE = Path(__file__).resolve().parent.parent / "kernels" / "cuda" / "kernel_ta
 # `between` counts the other instructions from the first HMMA to the last. Besides the table's columns there are `per HMMA`,
 # that count divided by the number of HMMA, which an A100 hides up to about 7; `narrow`, accesses of global memory of less
 # than 16 bytes; `wide loads` and `wide stores`, those of 16 bytes, or of 8 where 16-bit elements walk beside fp32 ones.
-BANDWIDTH = "accumulate|activation|bias|cast|cross_entropy|embedding|layernorm_.*|optimizer|partial_rows|random|reduce"
+BANDWIDTH = "accumulate|activation|bias|cast|cross_entropy|embedding|layernorm_.*|optimizer|partial_rows|reduce"
 RULES = [
     (".*", ".*", ".*", "RED", "<=", 0, "sums do not depend on the order of threads: no atomics"),
     (".*", ".*", ".*", "ATOM", "<=", 0, "sums do not depend on the order of threads: no atomics"),
@@ -43,7 +43,7 @@ RULES = [
     ("attention_(forward|dkv|dq)", ".*", ".*", "HMMA", ">=", 1, "products are the tensor cores'"),
     ("attention_(forward|dkv|dq)", ".*", ".*", "wide stores", ">=", 8, "results move in 16 bytes"),
     (BANDWIDTH, ".*", ".*", "stack", "<=", 0, "rows and sums stay in registers"),
-    (BANDWIDTH, "(?!fill_random|sum_in_order).*", ".*", "wide loads", ">=", 1, "bulk reads are of 16 bytes, or 8"),
+    (BANDWIDTH, "(?!sum_in_order).*", ".*", "wide loads", ">=", 1, "bulk reads are of 16 bytes, or 8"),
     (BANDWIDTH, "(?!cross_entropy_stats|sum_in_order).*", ".*", "wide stores", ">=", 1, "bulk writes are of 16 bytes, or 8"),
 ]
 

@@ -1,12 +1,12 @@
 // bench_train: GPT-2 124M training steps beside the limits of this machine, measured in the same run.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <fstream>
 #include <iostream>
 
 #include "examples/bench_train/bench_gpu.h"
+#include "examples/bench_train/compare.h"
+#include "examples/bench_train/model_sizes.h"
 #include "examples/bench_train/op_clock.h"
 #include "parallel/train/start_device.h"
 #include "parallel/train/training.h"
@@ -15,38 +15,6 @@
 
 namespace ashlar {
 namespace {
-
-struct BenchOptions {
-  int64_t seq_length = 0;  // 0: 64, or 256 with data_parallel
-  int64_t micro_batch_size = 0;
-  int64_t accumulate = 0;
-  int steps = 5;
-  bool data_parallel = false;
-  std::string device = "cpu";
-  TrainOptions on_gpu;     // bf16, gemm, allow_tf32, distributed_backend, and the sizes of --model
-  TrainOptions recompute;  // recompute_granularity and its like
-  std::string model = "124m";
-  double peak_tflops = 0;
-};
-
-struct ModelSizes {
-  std::string_view name;
-  int64_t num_layers, width, num_heads, vocab;
-};
-// Small is for the cost of recomputation on a CPU, tiny for trying this program out where GPUs are slow or played.
-constexpr std::array<ModelSizes, 4> kModels = {ModelSizes{"124m", 12, 768, 12, 50257},
-                                               {"1.3b", 24, 2048, 16, 50257},
-                                               {"small", 6, 384, 6, 8192},
-                                               {"tiny", 2, 64, 1, 512}};
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // A line of /proc/self/status in bytes: "VmRSS" now, "VmHWM" the most so far.
 double status_bytes(const std::string& name) {
@@ -87,37 +55,13 @@ class Reference {
   Tensor a_, b_, c_;
 };
 
-TrainOptions gpt2(const BenchOptions& bench, int data_size) {
-  TrainOptions options = bench.on_gpu;
-  options.device = bench.device;
-  const ModelSizes& sizes =
-      *std::find_if(kModels.begin(), kModels.end(), [&](const ModelSizes& known) { return known.name == bench.model; });
-  options.num_layers = sizes.num_layers;
-  options.hidden_size = sizes.width;
-  options.num_attention_heads = sizes.num_heads;
-  options.vocab_size = sizes.vocab;
-  options.seq_length = bench.seq_length;
-  options.max_position_embeddings = std::max<int64_t>(1024, bench.seq_length);
-  options.tokenizer_type = "NullTokenizer";
-  options.micro_batch_size = bench.micro_batch_size;
-  options.global_batch_size = bench.micro_batch_size * bench.accumulate * data_size;
-  options.train_iters = 1000;
-  options.lr = 1e-4;
-  options.mock_data = true;
-  return resolve_options(options, data_size);
-}
-
-MockSource source_of(const TrainOptions& options) {
-  return MockSource("bench", {.seq_length = options.seq_length, .vocab_size = options.vocab_size});
-}
-
 int bench_one_rank(RankContext& rank, const BenchOptions& bench) {
   const double bytes_at_start = status_bytes("VmRSS");
   auto& device = dynamic_cast<CpuDevice&>(rank.device);
   Reference reference(rank);
   OpClock clock;
   device.set_observer(&clock);
-  const TrainOptions options = gpt2(bench, 1);
+  const TrainOptions options = train_options(bench, 1);
   Training training(rank, options);
   const MockSource source = source_of(options);
   const double tokens = static_cast<double>(options.global_batch_size * options.seq_length);
@@ -176,55 +120,12 @@ int bench_one_rank(RankContext& rank, const BenchOptions& bench) {
   return 0;
 }
 
-// Tokens per second of the ranks together, by the slowest.
-double measure(RankContext& rank, Training& training, const SampleSource& source, int steps) {
-  rank.world.barrier();
-  const double start = seconds_now();
-  for (int step = 0; step < steps; ++step) {
-    train_step(training, source);
-  }
-  rank.world.barrier();
-  const auto& options = training.options;
-  const double tokens = static_cast<double>(options.global_batch_size * options.seq_length * steps);
-  return tokens / (seconds_now() - start) * (rank.world.size() / options.data_parallel_size);
-}
-
-// Step time with recomputation beside the same model's without it.
-int bench_recompute(RankContext& rank, const BenchOptions& bench) {
-  const TrainOptions options = gpt2(bench, 1);
-  TrainOptions again = options;
-  again.recompute_granularity = bench.recompute.recompute_granularity;
-  again.recompute_method = bench.recompute.recompute_method;
-  again.recompute_num_layers = bench.recompute.recompute_num_layers;
-  again.recompute_modules = bench.recompute.recompute_modules;
-  Training kept(rank, options);
-  Training recomputed(rank, resolve_options(again, 1));
-  const MockSource source = source_of(options);
-  measure(rank, kept, source, 1);
-  measure(rank, recomputed, source, 1);
-  std::vector<double> ratios, kept_rates, recomputed_rates;
-  for (int round = 0; round < bench.steps; ++round) {  // taking turns, so that noise meets both
-    kept_rates.push_back(measure(rank, kept, source, 1));
-    recomputed_rates.push_back(measure(rank, recomputed, source, 1));
-    ratios.push_back(kept_rates.back() / recomputed_rates.back());
-  }
-  const auto mib = [](const Training& training) {
-    return static_cast<double>(training.executor.bytes().activations) / (1024.0 * 1024.0);
-  };
-  std::cout << fmt::format(
-      "model {}, T={}, micro-batch {}\nactivations kept: {:.0f} tokens/s, {:.1f} MiB saved\n--recompute-granularity "
-      "{}: {:.0f} tokens/s, {:.1f} MiB saved\nratio of step times: {:.3f}\n",
-      bench.model, options.seq_length, options.micro_batch_size, median(kept_rates), mib(kept),
-      again.recompute_granularity, median(recomputed_rates), mib(recomputed), median(ratios));
-  return 0;
-}
-
 int bench_data_parallel(RankContext& rank, const BenchOptions& bench) {
   const int num_ranks = rank.world.size();
   const std::unique_ptr<Communicator> alone = rank.world.split(rank.world.rank(), 0, "alone");
   RankContext single{rank.device, *alone, *alone, rank.recorder, rank.log};
-  Training apart(single, gpt2(bench, 1));
-  Training together(rank, gpt2(bench, num_ranks));
+  Training apart(single, train_options(bench, 1));
+  Training together(rank, train_options(bench, num_ranks));
   const MockSource source = source_of(apart.options);
   measure(rank, apart, source, 1);
   measure(rank, together, source, 1);
@@ -244,78 +145,85 @@ int bench_data_parallel(RankContext& rank, const BenchOptions& bench) {
   return 0;
 }
 
-int bench_train(RankContext& rank, int argc, char** argv) {
-  BenchOptions bench;
+// Prints the help and returns false for --help.
+bool parse(BenchOptions& bench, int argc, char** argv) {
   CLI::App app{
-      "GPT training steps: on a CPU those of GPT-2 124M beside limits of the machine, measured in the same run; on "
-      "GPUs\n"
-      "tokens a second, and with --peak-tflops the utilisation.",
+      "GPT training steps: on a CPU those of GPT-2 124M beside limits of the machine, measured in the same run; on\n"
+      "GPUs tokens a second, and with --peak-tflops the utilisation. Flags that are not listed here are "
+      "pretrain_gpt's.",
       "bench_train"};
-  app.add_option("--seq-length", bench.seq_length, "T; 64 unless given, 256 with --data-parallel, 1024 on GPUs")
+  app.add_option("--seq-length", bench.seq_length,
+                 "T; 64 unless given, 256 with --data-parallel, 1024 with --compare and on GPUs")
       ->check(CLI::Range(int64_t{1}, int64_t{8192}));
-  app.add_option("--micro-batch-size", bench.micro_batch_size, "B; 4 unless given, 1 with --data-parallel, 8 on GPUs")
+  app.add_option("--micro-batch-size", bench.micro_batch_size,
+                 "B; 4 unless given, 1 with --data-parallel and --compare, 8 on GPUs")
       ->check(CLI::PositiveNumber);
-  app.add_option("--accumulate", bench.accumulate, "micro-batches per optimizer step; 1, or 4 with --data-parallel")
+  app.add_option("--accumulate", bench.accumulate,
+                 "micro-batches per optimizer step; 1, or 4 with --data-parallel and --compare")
       ->check(CLI::PositiveNumber);
   app.add_option("--steps", bench.steps, "steps measured")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_flag("--data-parallel", bench.data_parallel, "under mpirun: data-parallel ranks beside independent ones");
+  app.add_option(
+         "--compare", bench.compare,
+         "step time with these flags of pretrain_gpt beside that without, in turn: --compare=\"--zero-stage 1\"; "
+         "may be given several times")
+      ->allow_extra_args(false);
   app.add_option("--device", bench.device, "cpu or cuda; on GPUs all ranks of mpirun train data-parallel")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   app.add_option("--model", bench.model,
-                 "124m; on GPUs also 1.3b (24 layers, width 2048, heads of 128) or tiny; with recomputation on a CPU "
-                 "also small")
-      ->check(CLI::IsMember({"124m", "1.3b", "small", "tiny"}))
+                 "124m; on GPUs and with --compare also 1.3b (24 layers, width 2048, heads of 128), small or tiny")
+      ->check(CLI::IsMember(model_names()))
       ->capture_default_str();
-  app.add_option("--recompute-granularity", bench.recompute.recompute_granularity,
-                 "on a CPU: step time with recomputation beside that without")
-      ->check(CLI::IsMember({"full", "selective"}));
-  app.add_option("--recompute-method", bench.recompute.recompute_method, "as pretrain_gpt's");
-  app.add_option("--recompute-num-layers", bench.recompute.recompute_num_layers, "as pretrain_gpt's");
-  app.add_option("--recompute-modules", bench.recompute.recompute_modules, "as pretrain_gpt's");
-  app.add_flag("--bf16", bench.on_gpu.bf16, "weights and activations in bf16");
-  app.add_option("--gemm", bench.on_gpu.gemm, "matrix products on GPUs")
-      ->check(CLI::IsMember({"auto", "own", "cublaslt"}))
-      ->capture_default_str();
-  app.add_flag("--allow-tf32", bench.on_gpu.allow_tf32, "fp32 products on GPUs may round their operands to TF32");
-  app.add_option("--distributed-backend", bench.on_gpu.distributed_backend, "nccl or staged, on GPUs")
-      ->check(CLI::IsMember({"nccl", "staged"}));
   app.add_option("--peak-tflops", bench.peak_tflops, "of one GPU, for the utilisation (MFU)")
       ->check(CLI::PositiveNumber);
+  app.allow_extras();
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     std::cout << app.help();
-    return 0;
+    return false;
   } catch (const CLI::ParseError& error) {
     throw Error(ErrorCode::kUsage, fmt::format("{}; bench_train --help lists the flags", error.what()));
   }
+  bench.flags = app.remaining();
+  const bool on_gpu = bench.device == "cuda", compares = !bench.compare.empty();
   const auto otherwise = [](int64_t& value, int64_t normal) { value = value > 0 ? value : normal; };
-  const bool recomputes = !bench.recompute.recompute_granularity.empty();
-  if (bench.device == "cuda") {
-    REQUIRE(!recomputes, ErrorCode::kUsage,
-            "--recompute-granularity {} compares step times on a CPU; give --device cpu, or leave it out",
-            bench.recompute.recompute_granularity);
-    otherwise(bench.seq_length, 1024);
-    otherwise(bench.micro_batch_size, 8);
-    otherwise(bench.accumulate, 1);
-    TrainOptions options;
-    agree(rank.world, [&] { options = gpt2(bench, rank.world.size()); });
+  otherwise(bench.seq_length, on_gpu || compares ? 1024 : bench.data_parallel ? 256 : 64);
+  otherwise(bench.micro_batch_size, compares || (bench.data_parallel && !on_gpu) ? 1 : on_gpu ? 8 : 4);
+  otherwise(bench.accumulate, compares || (bench.data_parallel && !on_gpu) ? 4 : 1);
+  return true;
+}
+
+int bench_train(RankContext& rank, int argc, char** argv) {
+  BenchOptions bench;
+  bool wanted = false;
+  TrainOptions options;
+  std::vector<TrainOptions> others;
+  agree(rank.world, [&] {
+    wanted = parse(bench, argc, argv);
+    if (wanted) {
+      options = train_options(bench, bench.data_parallel ? 1 : rank.world.size());
+    }
+    for (const std::string& flags : bench.compare) {
+      others.push_back(train_options(bench, rank.world.size(), flags));
+    }
+  });
+  if (!wanted) {
+    return 0;
+  }
+  if (!bench.compare.empty() || bench.device == "cuda") {
     DeviceWorld on_device(rank, start_device(rank, options));
-    return bench_gpus(on_device.context(), options, {bench.steps, bench.peak_tflops});
+    RankContext& context = on_device.context();
+    return bench.compare.empty() ? bench_gpus(context, options, {bench.steps, bench.peak_tflops})
+                                 : bench_compare(context, bench, options, others);
   }
-  REQUIRE(recomputes || (bench.model == "124m" && !bench.on_gpu.bf16), ErrorCode::kUsage,
-          "--model {}{}: figures of a CPU are those of the 124m model in fp32; give --device cuda", bench.model,
-          bench.on_gpu.bf16 ? " --bf16" : "");
-  otherwise(bench.seq_length, bench.data_parallel ? 256 : 64);
-  otherwise(bench.micro_batch_size, bench.data_parallel ? 1 : 4);
-  otherwise(bench.accumulate, bench.data_parallel ? 4 : 1);
+  REQUIRE(bench.model == "124m" && !options.bf16, ErrorCode::kUsage,
+          "--model {}{}: figures of a CPU are those of the 124m model in fp32; give --device cuda or --compare",
+          bench.model, options.bf16 ? " --bf16" : "");
   REQUIRE(bench.data_parallel == (rank.world.size() > 1), ErrorCode::kUsage,
-          "--data-parallel needs mpirun with 2 ranks or more, everything else one rank; {} were started",
+          "--data-parallel needs mpirun with 2 ranks or more, everything but --compare one rank; {} were started",
           rank.world.size());
-  if (recomputes) {
-    return bench_recompute(rank, bench);
-  }
   return bench.data_parallel ? bench_data_parallel(rank, bench) : bench_one_rank(rank, bench);
 }
 

@@ -51,7 +51,6 @@ const char* refusal(const MatmulCall& call) {
   constexpr int64_t kMost = int64_t{1} << 30;
   const bool to_f32 = call.output == Element::kF32;
   const bool uses_pre = call.epilogue == Epilogue::kBiasActivation || call.epilogue == Epilogue::kActivationBackward;
-  const bool uses_residual = call.epilogue == Epilogue::kBiasResidual;
   if (call.input == Element::kF32) return "operands of 16 bits";
   if (!to_f32 && call.output != call.input) return "a result of the operands' type or fp32";
   if (call.transpose_a && call.transpose_b) return "at most one transposed operand";
@@ -63,11 +62,10 @@ const char* refusal(const MatmulCall& call) {
   }
   if (call.n % 8 != 0 || (call.transpose_a ? call.m : call.k) % 8 != 0) return "rows of a multiple of 8 elements";
   if (!on_16_bytes(call.a) || !on_16_bytes(call.b) || !on_16_bytes(call.c) || !on_16_bytes(call.bias) ||
-      !on_16_bytes(call.pre) || !on_16_bytes(call.residual)) {
+      !on_16_bytes(call.pre)) {
     return "operands on addresses of a multiple of 16";
   }
-  if (call.a == nullptr || call.b == nullptr || call.c == nullptr || (uses_pre && call.pre == nullptr) ||
-      (uses_residual && call.residual == nullptr)) {
+  if (call.a == nullptr || call.b == nullptr || call.c == nullptr || (uses_pre && call.pre == nullptr)) {
     return "all operands that the epilogue needs";
   }
   return nullptr;
@@ -101,7 +99,6 @@ void gemm(const MatmulCall& call, Scratch scratch, StreamHandle stream) {
   args.partial = static_cast<float*>(scratch.data);
   args.bias = call.bias;
   args.pre = call.pre;
-  args.residual = call.residual;
   args.m = static_cast<int>(call.m);
   args.n = static_cast<int>(call.n);
   args.k = static_cast<int>(call.k);

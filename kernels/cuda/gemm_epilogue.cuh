@@ -67,8 +67,7 @@ DEVICE_INLINE void add_to(Eight& e, const Eight& other) {
 // Stores eight sums as T, after the call's epilogue. `at` is the index in c of the first, `column` its column.
 template <typename T>
 DEVICE_INLINE void finish_eight(const GemmArgs& args, Eight e, int64_t at, int column) {
-  const bool has_bias = args.epilogue == Epilogue::kBias || args.epilogue == Epilogue::kBiasActivation ||
-                        args.epilogue == Epilogue::kBiasResidual;
+  const bool has_bias = args.epilogue == Epilogue::kBias || args.epilogue == Epilogue::kBiasActivation;
   if (has_bias && args.bias != nullptr) {
     add_to(e, load_eight<T>(args.bias, column));
   }
@@ -87,8 +86,6 @@ DEVICE_INLINE void finish_eight(const GemmArgs& args, Eight e, int64_t at, int c
     for (int i = 0; i < 8; ++i) {
       e.v[i] *= args.activation == Activation::kGeluTanh ? GeluTanh::slope(pre.v[i]) : GeluErf::slope(pre.v[i]);
     }
-  } else if (args.epilogue == Epilogue::kBiasResidual) {
-    add_to(e, load_eight<T>(args.residual, at));
   }
   store16(static_cast<T*>(args.c) + at, pack<T>(e));
 }

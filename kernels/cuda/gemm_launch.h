@@ -18,7 +18,6 @@ struct GemmArgs {
   float* partial;
   const void* bias;
   void* pre;
-  const void* residual;
   int m, n, k;
   int num_splits, split_depth;  // a split sums split_depth of k, a multiple of kGemmDepth; the last one what is left
   bool to_f32, add;

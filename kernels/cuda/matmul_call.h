@@ -13,13 +13,12 @@ enum class Epilogue {
   kBias,                // c = sum + bias
   kBiasActivation,      // pre = sum + bias; c = act(pre as stored)
   kActivationBackward,  // c = (sum as it would be stored) * act'(pre)
-  kBiasResidual,        // c = sum + bias + residual
 };
 
 // c [m,n] = op(a) [m,k] op(b) [k,n], or c += with `add`. All row-major and dense: a row of an operand follows the one
 // before. fp32 operands give fp32 results; 16-bit ones give their own type or fp32. Sums are taken in fp32.
 struct MatmulCall {
-  Element input = Element::kF32;   // of a and b, and of bias, pre and residual
+  Element input = Element::kF32;   // of a and b, and of bias and pre
   Element output = Element::kF32;  // of c
   void* c = nullptr;
   const void* a = nullptr;  // [m,k], or [k,m] where transpose_a
@@ -29,9 +28,8 @@ struct MatmulCall {
   bool add = false;  // needs output fp32
   Epilogue epilogue = Epilogue::kNone;
   Activation activation{};
-  const void* bias = nullptr;      // [n]
-  void* pre = nullptr;             // [m,n]: kBiasActivation writes it, kActivationBackward reads it
-  const void* residual = nullptr;  // [m,n], may be c
+  const void* bias = nullptr;  // [n]
+  void* pre = nullptr;         // [m,n]: kBiasActivation writes it, kActivationBackward reads it
 };
 
 }  // namespace ashlar::kernels::cuda

@@ -24,7 +24,7 @@ void count_parameters(const RunShape& shape, const StageChunk& chunk, RankMemory
   const FlatLayout layout = layout_of(shape, chunk);
   const StoreBytes bytes = store_bytes(layout, shape.config.dtype);
   memory.bytes[static_cast<size_t>(MemoryItem::kParameters)] = bytes.values + bytes.gathered;
-  memory.bytes[static_cast<size_t>(MemoryItem::kGradients)] = bytes.grads + bytes.staged;
+  memory.bytes[static_cast<size_t>(MemoryItem::kGradients)] = bytes.grads + bytes.staged + bytes.sent;
   memory.bytes[static_cast<size_t>(MemoryItem::kOptimizer)] =
       Optimizer::state_bytes(layout, shape.config.dtype, shape.optimizer);
 }

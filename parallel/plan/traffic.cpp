@@ -71,7 +71,7 @@ int64_t num_gathers(const StageChunk& chunk, size_t layer) {
 // Sums of gradients, to their owners where the state is shared out; then the sums of their blocks to all, and values
 // from their owners. Buckets are ranges of the arena, so the gaps between its tensors travel too.
 void add_gradients(const RunShape& shape, const StageChunk& chunk, RankTraffic& traffic) {
-  const auto stat = static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(shape.config.dtype)));
+  const auto grad = static_cast<int64_t>(dtype_bytes(grad_dtype(shape.sharding, shape.config.dtype)));
   const auto element = static_cast<int64_t>(dtype_bytes(shape.config.dtype));
   const std::vector<FlatTensor> tensors = flat_tensors({stage_parameters(chunk)});
   const FlatLayout layout = lay_out_flat(tensors, shape.sharding);
@@ -81,9 +81,9 @@ void add_gradients(const RunShape& shape, const StageChunk& chunk, RankTraffic& 
   GroupTraffic shard{.num_ranks = sharding.cuts_state() ? sharding.num_shards : shape.grid.data};
   GroupTraffic replicas{.num_ranks = shape.num_instances};
   if (!sharding.cuts_state()) {
-    add_all_reduce(shard, layout.num_elements * stat, times);
+    add_all_reduce(shard, layout.num_elements * grad, times);
   } else {
-    add_reduce_scatter(shard, layout.num_elements * stat, times);
+    add_reduce_scatter(shard, layout.num_elements * grad, times);
     add_all_reduce(shard, Optimizer::num_norm_blocks(chunk.parameters()) * static_cast<int64_t>(sizeof(double)));
     if (!sharding.cuts_values()) {
       add_all_gather(shard, layout.num_owned() * element, 1);
@@ -95,14 +95,14 @@ void add_gradients(const RunShape& shape, const StageChunk& chunk, RankTraffic& 
       }
     }
     if (shape.num_instances > 1) {
-      add_all_reduce(replicas, layout.num_elements / sharding.num_shards * stat, times);
+      add_all_reduce(replicas, layout.num_elements / sharding.num_shards * grad, times);
     }
   }
   data.payload_bytes += shard.payload_bytes + replicas.payload_bytes;
   data.wire_bytes += shard.wire_bytes + replicas.wire_bytes;
   for (const FlatBucket& bucket : layout.buckets) {
     if (shape.grid.pipeline > 1 && tensors[bucket.first_tensor].is_tied) {
-      add_all_reduce(of(traffic, TrafficGroup::kEmbedding), bucket.num_elements() / sharding.num_shards * stat);
+      add_all_reduce(of(traffic, TrafficGroup::kEmbedding), bucket.num_elements() / sharding.num_shards * grad);
     }
   }
 }

@@ -169,6 +169,8 @@ void model_and_grid(Rows& t) {
         "and 3 hold their part of the gradients only. The two differ by rounding")
       .one_of({"step", "micro-batch"})
       .by_default("step with --zero-stage 0 and 1, else micro-batch");
+  t.row("grad-reduce-in-bf16", &O::grad_reduce_in_bf16, "",
+        "with --bf16: sum gradients over micro-batches and data ranks in bf16 too, at half the memory and traffic");
   t.row("num-distributed-optimizer-instances", &O::num_distributed_optimizer_instances, "N",
         "groups of data ranks; each group shares out among its own ranks and holds all of it. Must divide the data "
         "size")

@@ -23,7 +23,7 @@ void no_effect(std::vector<Flag>& flags) {
   add("no-bias-dropout-fusion", "", "changes speed only");
   add("no-gradient-accumulation-fusion", "", "changes speed only");
   add("add-qkv-bias", "", "the attention products always have a bias");
-  add("accumulate-allreduce-grads-in-fp32", "", "gradients are always fp32");
+  add("accumulate-allreduce-grads-in-fp32", "", "gradients are fp32 unless --grad-reduce-in-bf16 is given");
   add("tp-comm-overlap", "", "changes speed only");
   add("no-overlap-p2p-communication", "", "changes speed only");
   add("deterministic-mode", "", "runs on one grid always repeat bit for bit");
@@ -70,7 +70,6 @@ void refused_numbers_and_grid(std::vector<Flag>& flags) {
   };
   add("fp8-format", "NAME", "training is in fp32, --bf16 or --fp16; leave it out");
   add("fp8-recipe", "NAME", "training is in fp32, --bf16 or --fp16; leave it out", {"delayed"});
-  add("grad-reduce-in-bf16", "", "gradients are reduced in fp32; leave it out");
   add("sequence-parallel", "", "use --tensor-model-parallel-size alone");
   add("context-parallel-size", "N", "a sequence stays on one tensor group", {"1"});
   add("cp-comm-type", "NAME", "a sequence stays on one tensor group; leave it out", {"p2p"});

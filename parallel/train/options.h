@@ -49,6 +49,7 @@ struct TrainOptions {
   std::string pipeline_schedule = "1f1b";
   int64_t ddp_bucket_size = 40000000;  // elements
   std::string grad_reduce;             // step, micro-batch; empty: as the ZeRO stage says
+  bool grad_reduce_in_bf16 = false;
   bool overlap_grad_reduce = false;
   bool overlap_param_gather = false;
   int64_t num_distributed_optimizer_instances = 1;

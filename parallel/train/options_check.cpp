@@ -225,6 +225,8 @@ void check_sharding(const TrainOptions& o, Problems& problems) {
     problems.add(error.what());
     return;
   }
+  problems.add_if(o.grad_reduce_in_bf16 && !o.bf16,
+                  "--grad-reduce-in-bf16 needs --bf16: other precisions sum their gradients in fp32; leave it out");
   problems.add_if(o.num_distributed_optimizer_instances > 1 && zero_stage_of(o) == 0,
                   "--num-distributed-optimizer-instances {} needs --zero-stage of at least 1: with 0 nothing is shared "
                   "out; nearest legal value: 1",

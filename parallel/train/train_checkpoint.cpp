@@ -44,6 +44,7 @@ constexpr std::array kTrainingFlags = {
     "eod-mask-loss",
     "bf16",
     "fp16",
+    "grad-reduce-in-bf16",
 };
 // The same, where both runs are in fp16.
 constexpr std::array kLossScaleFlags = {"loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis"};

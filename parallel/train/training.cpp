@@ -191,7 +191,8 @@ Sharding sharding(const TrainOptions& options) {
   return {.zero_stage = zero_stage,
           .num_shards = zero_stage == 0 ? 1 : options.data_parallel_size / instances,
           .bucket_elements = options.ddp_bucket_size,
-          .each_microbatch = reduces_each_microbatch(options)};
+          .each_microbatch = reduces_each_microbatch(options),
+          .grads_in_bf16 = options.grad_reduce_in_bf16};
 }
 
 RankOrder rank_order(const TrainOptions& options) {

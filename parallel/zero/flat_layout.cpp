@@ -116,14 +116,20 @@ std::vector<FlatPiece> owned_pieces(const FlatLayout& layout, std::span<const Fl
   return pieces;
 }
 
+DType grad_dtype(const Sharding& sharding, DType dtype) {
+  return sharding.grads_in_bf16 ? DType::kBF16 : kernels::stat_dtype(dtype);
+}
+
 StoreBytes store_bytes(const FlatLayout& layout, DType dtype) {
   const Sharding& sharding = layout.sharding;
   const auto value = static_cast<int64_t>(dtype_bytes(dtype));
-  const auto grad = static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(dtype)));
+  const auto stat = static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(dtype)));
+  const auto grad = static_cast<int64_t>(dtype_bytes(grad_dtype(sharding, dtype)));
   return {.values = layout.num_value_elements / (sharding.cuts_values() ? sharding.num_shards : 1) * value,
           .gathered = sharding.cuts_values() ? layout.num_pair_elements * value : 0,
           .grads = layout.num_elements / (sharding.cuts_grads() ? sharding.num_shards : 1) * grad,
-          .staged = sharding.each_microbatch ? layout.num_pair_elements * grad : 0};
+          .staged = sharding.stages_grads() ? layout.num_pair_elements * stat : 0,
+          .sent = sharding.each_microbatch && sharding.grads_in_bf16 ? layout.num_pair_elements * grad : 0};
 }
 
 }  // namespace ashlar

@@ -17,7 +17,10 @@ struct Sharding {
   int num_shards = 1;            // ranks that share; 1: nothing is cut
   int64_t bucket_elements = 0;   // of one collective, rounded up to what divides evenly (--ddp-bucket-size)
   bool each_microbatch = false;  // gradients meet behind every micro-batch (--grad-reduce)
+  bool grads_in_bf16 = false;    // gradients are summed and kept in 16 bits (--grad-reduce-in-bf16)
 
+  // Layers write gradients into a place that they share, and what they wrote is added to the sums.
+  bool stages_grads() const { return each_microbatch || grads_in_bf16; }
   bool cuts_state() const { return num_shards > 1 && zero_stage >= 1; }
   // Before all micro-batches are summed nobody knows a part of the sum: until then gradients are whole.
   bool cuts_grads() const { return num_shards > 1 && zero_stage >= 2 && each_microbatch; }
@@ -96,12 +99,16 @@ struct FlatPiece {
 // cut, every tensor whole.
 std::vector<FlatPiece> owned_pieces(const FlatLayout& layout, std::span<const FlatTensor> tensors, int shard);
 
+// Pure. Of summed gradients, where values have `dtype`: its stat dtype (fp32 for 16-bit values), or bf16.
+DType grad_dtype(const Sharding& sharding, DType dtype);
+
 // Bytes of the arenas of one rank; all shards need the same.
 struct StoreBytes {
   int64_t values = 0;
   int64_t gathered = 0;  // two layers whose values are put together
   int64_t grads = 0;
-  int64_t staged = 0;  // gradients of two layers on their way to the others
+  int64_t staged = 0;  // gradients of two layers, as layers write them
+  int64_t sent = 0;    // the same in 16 bits, on their way to the others
 };
 // Pure. Values have `dtype`.
 StoreBytes store_bytes(const FlatLayout& layout, DType dtype);

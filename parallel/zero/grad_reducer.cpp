@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/accumulate.h"
-#include "kernels/activation.h"
 
 namespace ashlar {
 
@@ -42,20 +41,25 @@ GradReducer::~GradReducer() {
 kernels::Write GradReducer::need(int, size_t layer, int microbatch) {
   if (store_.sharding().each_microbatch) {
     finish(reductions_[layer % 2]);
-    return kernels::Write::kOverwrite;
   }
-  return microbatch == 0 ? kernels::Write::kOverwrite : kernels::Write::kAdd;
+  return microbatch == 0 || store_.sharding().stages_grads() ? kernels::Write::kOverwrite : kernels::Write::kAdd;
 }
 
 void GradReducer::done(int stage, size_t layer, int microbatch) {
   const FlatLayout& layout = store_.layout();
   const FlatLayer& of = layout.layer_of(stage, layer);
+  const kernels::Write write = microbatch == 0 ? kernels::Write::kOverwrite : kernels::Write::kAdd;
   if (layout.sharding.each_microbatch) {
-    start(reductions_[layer % 2], of, microbatch == 0 ? kernels::Write::kOverwrite : kernels::Write::kAdd);
+    start(reductions_[layer % 2], of, write);
     if (!overlap_) {
       finish(reductions_[layer % 2]);
     }
-  } else if (overlap_ && microbatch == num_microbatches_ - 1) {
+    return;
+  }
+  for (size_t at = of.first_bucket; at < of.end_bucket && layout.sharding.stages_grads(); ++at) {
+    kernels::accumulate(store_.grads_of(layout.buckets[at]), store_.staged(of, layout.buckets[at]), write, stream_);
+  }
+  if (overlap_ && microbatch == num_microbatches_ - 1) {
     start(reductions_[static_cast<size_t>(&of - layout.layers.data())], of, kernels::Write::kOverwrite);
   }
 }
@@ -79,7 +83,10 @@ void GradReducer::reduce(int stage) {
 
 // Where a layer's gradients lie before they are summed.
 TensorView GradReducer::source(const FlatLayer& layer, const FlatBucket& bucket) const {
-  return store_.sharding().each_microbatch ? store_.staged(layer, bucket) : store_.grads_of(bucket);
+  const Sharding& sharding = store_.sharding();
+  return !sharding.each_microbatch ? store_.grads_of(bucket)
+         : sharding.grads_in_bf16  ? store_.sent(layer, bucket)
+                                   : store_.staged(layer, bucket);
 }
 
 void GradReducer::start(Reduction& reduction, const FlatLayer& layer, kernels::Write write) {
@@ -89,6 +96,9 @@ void GradReducer::start(Reduction& reduction, const FlatLayer& layer, kernels::W
   const FlatLayout& layout = store_.layout();
   for (size_t at = layer.first_bucket; at < layer.end_bucket; ++at) {
     const TensorView grads = source(layer, layout.buckets[at]);
+    if (layout.sharding.each_microbatch && layout.sharding.grads_in_bf16) {
+      kernels::accumulate(grads, store_.staged(layer, layout.buckets[at]), kernels::Write::kOverwrite, stream_);
+    }
     reduction.works.push_back(layout.sharding.cuts_state()
                                   ? grid_.shard().reduce_scatter(store_.own_part(grads), grads, ReduceOp::kSum, stream_)
                                   : grid_.data().all_reduce(grads, ReduceOp::kSum, stream_));
@@ -122,7 +132,7 @@ void GradReducer::combine_tied() {
   const std::vector<TensorView>& parts = tied_first_.empty() ? tied_copy_ : tied_first_;
   for (size_t at = 0; at < parts.size(); ++at) {
     if (both) {
-      kernels::add(parts[at], tied_copy_[at], stream_);
+      kernels::accumulate(parts[at], tied_copy_[at], kernels::Write::kAdd, stream_);
     } else {
       grid_.embedding().all_reduce(parts[at], ReduceOp::kSum, stream_).wait(stream_);
     }

@@ -97,7 +97,7 @@ ParameterStore::ParameterStore(Device& device, const ProcessGrid& grid, const st
                                DType dtype, const Sharding& sharding)
     : device_(device),
       dtype_(dtype),
-      grad_dtype_(kernels::stat_dtype(dtype)),
+      grad_dtype_(ashlar::grad_dtype(sharding, dtype)),
       shard_(grid.coordinate().data % sharding.num_shards) {
   const std::vector<FlatTensor> tensors = flat_tensors(stages);
   layout_ = lay_out_flat(tensors, sharding);
@@ -127,7 +127,8 @@ void ParameterStore::allocate() {
   values_ = take(bytes.values, "parameters");
   gathered_ = take(bytes.gathered, "parameters of two layers, gathered");
   grads_ = take(bytes.grads, "gradients");
-  staged_ = take(bytes.staged, "gradients of two layers, on their way");
+  staged_ = take(bytes.staged, "gradients of two layers, as layers write them");
+  sent_ = take(bytes.sent, "gradients of two layers, on their way");
 }
 
 void ParameterStore::bind() {
@@ -140,8 +141,8 @@ void ParameterStore::bind() {
       Parameter& parameter = *entries_[at].parameter;
       const Shape shape = parameter.shard.local();
       const int64_t offset = layout_.offsets[at];
-      parameter.grad = sharding().each_microbatch ? place(staged_, grad_dtype_, in_pair + offset, shape)
-                                                  : place(grads_, grad_dtype_, offset, shape);
+      parameter.grad = sharding().stages_grads() ? place(staged_, kernels::stat_dtype(dtype_), in_pair + offset, shape)
+                                                 : place(grads_, grad_dtype_, offset, shape);
       if (sharding().cuts_values()) {
         parameter.value = place(gathered_, dtype_, in_pair + offset, shape);
       } else {
@@ -239,8 +240,12 @@ TensorView ParameterStore::gathered(const FlatLayer& layer, const FlatBucket& bu
 }
 
 TensorView ParameterStore::staged(const FlatLayer& layer, const FlatBucket& bucket) const {
-  return slice_of(staged_, grad_dtype_, layout_.place_in_pair(layer) + bucket.begin - layer.begin,
+  return slice_of(staged_, kernels::stat_dtype(dtype_), layout_.place_in_pair(layer) + bucket.begin - layer.begin,
                   bucket.num_elements());
+}
+
+TensorView ParameterStore::sent(const FlatLayer& layer, const FlatBucket& bucket) const {
+  return slice_of(sent_, grad_dtype_, layout_.place_in_pair(layer) + bucket.begin - layer.begin, bucket.num_elements());
 }
 
 std::vector<TensorView> ParameterStore::owned_grads_of_tied(size_t entry) const {

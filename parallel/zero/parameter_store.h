@@ -34,8 +34,8 @@ class ParameterStore {
     bool shares_value = false;  // a tied copy beside its first use
   };
 
-  // Blocks the host. Lays out and binds the parameters of this rank's stages. Values have `dtype`, gradients its stat
-  // dtype (fp32 for 16-bit values); all start at zero.
+  // Blocks the host. Lays out and binds the parameters of this rank's stages. Values have `dtype`, summed gradients
+  // grad_dtype(), what layers write the stat dtype of values; all start at zero.
   ParameterStore(Device& device, const ProcessGrid& grid, const std::vector<StageParameters>& stages, DType dtype,
                  const Sharding& sharding = {});
 
@@ -66,13 +66,14 @@ class ParameterStore {
   // The bucket [n] in the place where its layer is read, or writes its gradients.
   TensorView gathered(const FlatLayer& layer, const FlatBucket& bucket) const;
   TensorView staged(const FlatLayer& layer, const FlatBucket& bucket) const;
+  TensorView sent(const FlatLayer& layer, const FlatBucket& bucket) const;  // the same in 16 bits
   // This rank's parts [n] of the gradient of a tied table, padding included: the same for both of its uses.
   std::vector<TensorView> owned_grads_of_tied(size_t entry) const;
 
   // Trainable values of this rank's stages (a shared value once); elements without padding between tensors.
   int64_t num_local_elements() const;
   size_t value_bytes() const { return values_.bytes() + gathered_.bytes(); }
-  size_t grad_bytes() const { return grads_.bytes() + staged_.bytes(); }
+  size_t grad_bytes() const { return grads_.bytes() + staged_.bytes() + sent_.bytes(); }
 
  private:
   void allocate();
@@ -89,6 +90,7 @@ class ParameterStore {
   Buffer gathered_;
   Buffer grads_;
   Buffer staged_;
+  Buffer sent_;
 };
 
 }  // namespace ashlar

@@ -102,9 +102,9 @@ void compare_layer(Bench& bench, StepReport& report, const Model& model, const L
 void compare_epilogues(Bench& bench, StepReport& report, const Model& model, Stream& library, Stream& own) {
   const Layer up{"mlp in", model.ffn, model.width};
   const Operands o(bench, model.tokens, up);
-  const Tensor bias = bench.random(DType::kBF16, {model.ffn}), bias_in = bench.random(DType::kBF16, {model.width});
+  const Tensor bias = bench.random(DType::kBF16, {model.ffn});
   const Tensor pre = bench.random(DType::kBF16, {model.tokens, model.ffn});
-  const Tensor residual = bench.random(DType::kBF16, {model.tokens, model.width});
+  const Tensor dy = bench.random(DType::kBF16, {model.tokens, model.width});
   const Tensor wide = bench.empty(DType::kBF16, {model.tokens, model.ffn});
   const Tensor down = bench.random(DType::kBF16, {model.width, model.ffn}, 0.02);
   const auto activation = kernels::Activation::kGeluTanh;
@@ -117,10 +117,8 @@ void compare_epilogues(Bench& bench, StepReport& report, const Model& model, Str
   row("mlp in + bias", [&](Stream& s) { kernels::linear_forward(o.y, o.x, o.w, bias, s); });
   row("mlp in + bias + GELU",
       [&](Stream& s) { kernels::linear_activation_forward(o.y, wide, o.x, o.w, bias, activation, s); });
-  row("mlp out + bias + residual",
-      [&](Stream& s) { kernels::linear_residual_forward(o.dx, wide, down, bias_in, residual, s); });
   row("mlp out's input gradient * GELU'",
-      [&](Stream& s) { kernels::linear_activation_backward_input(wide, residual, down, pre, activation, s); });
+      [&](Stream& s) { kernels::linear_activation_backward_input(wide, dy, down, pre, activation, s); });
 }
 
 }  // namespace

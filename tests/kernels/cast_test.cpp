@@ -1,9 +1,5 @@
 #include "kernels/cast.h"
 
-#include <numeric>
-
-#include "kernels/cpu/loops.h"
-#include "kernels/random.h"
 #include "tests/kernels/half_support.h"
 
 namespace ashlar::kernels {
@@ -104,29 +100,6 @@ TEST(Cast, RefusesWhatItDoesNotConvert) {
     EXPECT_THROW(cast(view(doubles), view(floats), stream), Error);
     EXPECT_THROW(cast(view(floats), view(three), stream), Error);
   });
-}
-
-TEST(Fill, NormalsAreThoseOfTheStream) {
-  const PhiloxStream random(11, RngPurpose::kTest, stream_of("fill"));
-  for (const int64_t n : {int64_t{1}, int64_t{31}, cpu::kBlock + 3}) {
-    std::vector<float> values(static_cast<size_t>(n));
-    on_queued_stream([&](Stream& stream) { fill_normal(view(values), random, 6, 0.5, 0.02, stream); });
-    for (size_t i = 0; i < values.size(); ++i) {
-      ASSERT_EQ(values[i], static_cast<float>(0.5 + 0.02 * static_cast<double>(random.normal(6 + i)))) << i;
-    }
-  }
-}
-
-TEST(Fill, UniformsAreTheUpperBitsOfTheStreamsWords) {
-  const PhiloxStream random(11, RngPurpose::kTest, stream_of("fill"));
-  std::vector<float> values(static_cast<size_t>(cpu::kBlock + 3));
-  on_queued_stream([&](Stream& stream) { fill_uniform(view(values), random, 5, stream); });
-  for (size_t i = 0; i < values.size(); ++i) {
-    const PhiloxBlock words =
-        philox_4x32_10({static_cast<uint32_t>((5 + i) / 4), 0, random.high()[0], random.high()[1]}, random.key());
-    ASSERT_EQ(values[i], std::ldexp(static_cast<float>(words[(5 + i) % 4] >> 8), -24)) << i;
-  }
-  EXPECT_LT(*std::max_element(values.begin(), values.end()), 1.0f);
 }
 
 }  // namespace

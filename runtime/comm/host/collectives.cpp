@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "runtime/comm/host/reduce.h"
+#include "runtime/comm/host/streaming_copy.h"
 
 namespace ashlar {
 namespace {
@@ -14,6 +15,17 @@ constexpr size_t kSmallBytes = size_t{16} << 10;  // at most the common capacity
 void copy_unless_same(std::byte* dst, const std::byte* src, size_t bytes) {
   if (dst != src && bytes > 0) {
     std::memmove(dst, src, bytes);
+  }
+}
+
+// A piece of a tensor of `tensor_bytes`, whose place in `dst` no cache holds. Not for all_reduce, which has read that
+// place a moment ago: there it costs a quarter of the time (64 MiB on 2 ranks), where all_gather wins a tenth, and on 4
+// ranks a quarter.
+void take(std::byte* dst, const std::byte* piece, size_t bytes, size_t tensor_bytes) {
+  if (tensor_bytes >= kStreamingBytes) {
+    copy_streaming(dst, piece, bytes);
+  } else if (bytes > 0) {
+    std::memcpy(dst, piece, bytes);
   }
 }
 
@@ -95,7 +107,8 @@ void Collectives::all_gather(const OpInfo& op, std::byte* out, const std::byte* 
       rounds_->exchange();
       for (int from = 0; from < size_; ++from) {
         if (from != rank_) {
-          copy_unless_same(out + static_cast<size_t>(from) * bytes + begin, rounds_->common_piece(from), length);
+          take(out + static_cast<size_t>(from) * bytes + begin, rounds_->common_piece(from), length,
+               bytes * static_cast<size_t>(size_));
         }
       }
       begin += length;
@@ -143,7 +156,7 @@ void Collectives::broadcast(const OpInfo& op, std::byte* data, size_t bytes) {
     }
     rounds_->exchange();
     if (rank_ != op.root) {
-      copy_unless_same(data + begin, rounds_->common_piece(op.root), length);
+      take(data + begin, rounds_->common_piece(op.root), length, bytes);
     }
     begin += length;
   } while (begin < bytes);

@@ -57,7 +57,7 @@ constexpr Product kTails[] = {{false, true, 200, 136, 72}, {false, false, 31, 40
 template <typename T>
 struct Operands {
   Product product;
-  std::vector<T> a, b, bias, pre, residual;
+  std::vector<T> a, b, bias, pre;
   std::vector<float> before;  // of c, where a product is added to it
 
   explicit Operands(const Product& p)
@@ -66,7 +66,6 @@ struct Operands {
         b(rounded<T>(random_values<float>(p.k * p.n, 2))),
         bias(rounded<T>(random_values<float>(p.n, 3))),
         pre(rounded<T>(random_values<float>(p.m * p.n, 4, 2))),
-        residual(rounded<T>(random_values<float>(p.m * p.n, 5))),
         before(random_values<float>(p.m * p.n, 6)) {}
 
   double a_at(int64_t row, int64_t depth) const {
@@ -101,7 +100,7 @@ Result<T> run(const Operands<T>& host, const Variant& variant) {
   Result<T> result;
   const auto size = static_cast<size_t>(p.m * p.n);
   const auto outputs = under_every_order(what, [&] {
-    const OnDevice<T> a(host.a), b(host.b), bias(host.bias), residual(host.residual);
+    const OnDevice<T> a(host.a), b(host.b), bias(host.bias);
     const OnDevice<T> c(size), written_pre(size), read_pre(host.pre);
     const OnDevice<float> c_f32(host.before);
     MatmulCall call;
@@ -120,7 +119,6 @@ Result<T> run(const Operands<T>& host, const Variant& variant) {
     call.activation = variant.activation;
     call.bias = variant.has_bias ? bias.get() : nullptr;
     call.pre = variant.epilogue == Epilogue::kBiasActivation ? written_pre.get() : read_pre.get();
-    call.residual = residual.get();
     EXPECT_TRUE(cuda::gemm_supports(call)) << what;
     const OnDevice<float> scratch(cuda::gemm_scratch_bytes(call) / sizeof(float));
     cuda::gemm(call, {scratch.get(), cuda::gemm_scratch_bytes(call)}, nullptr);
@@ -187,18 +185,13 @@ TYPED_TEST(CudaGemm, SumsAreThoseOfADoubleOracle) {
   }
 }
 
-TYPED_TEST(CudaGemm, BiasAndResidualAreAddedInFp32) {
+TYPED_TEST(CudaGemm, TheBiasIsAddedInFp32) {
   for (const Product& p : kTails) {
     const Operands<TypeParam> host(p);
     const std::vector<float> sums = sums_of(host);
     const std::vector<float> with_bias = plus(sums, as_float(host.bias));
-    const std::vector<float> residual = as_float(host.residual);
     EXPECT_TRUE(same_bits(run(host, {.epilogue = Epilogue::kBias}).c, rounded<TypeParam>(with_bias))) << p.name();
-    EXPECT_TRUE(
-        same_bits(run(host, {.epilogue = Epilogue::kBiasResidual}).c, rounded<TypeParam>(plus(with_bias, residual))))
-        << p.name();
-    EXPECT_TRUE(same_bits(run(host, {.epilogue = Epilogue::kBiasResidual, .has_bias = false}).c,
-                          rounded<TypeParam>(plus(sums, residual))))
+    EXPECT_TRUE(same_bits(run(host, {.epilogue = Epilogue::kBias, .has_bias = false}).c, rounded<TypeParam>(sums)))
         << p.name();
   }
 }
@@ -218,25 +211,6 @@ TYPED_TEST(CudaGemm, FusedActivationsHaveTheBitsOfTheUnfused) {
           << p.name();
     }
   }
-}
-
-// The output may be the residual, as the runtime calls it.
-TYPED_TEST(CudaGemm, TheResidualMayBeTheOutput) {
-  const Product p{false, true, 200, 136, 72};
-  const Operands<TypeParam> host(p);
-  const std::vector<TypeParam> expected = run(host, {.epilogue = Epilogue::kBiasResidual}).c;
-  const OnDevice<TypeParam> a(host.a), b(host.b), bias(host.bias), c(host.residual);
-  MatmulCall call{
-      .input = kElement<TypeParam>, .output = kElement<TypeParam>, .c = c.get(), .a = a.get(), .b = b.get()};
-  call.m = p.m;
-  call.n = p.n;
-  call.k = p.k;
-  call.transpose_b = true;
-  call.epilogue = Epilogue::kBiasResidual;
-  call.bias = bias.get();
-  call.residual = c.get();
-  cuda::gemm(call, {}, nullptr);
-  EXPECT_TRUE(same_bits(c.values(), expected));
 }
 
 TEST(CudaGemmPlan, SplitsDependOnTheShapeAlone) {
@@ -326,7 +300,6 @@ TEST(CudaGemmPlan, WhatCannotBeDoneIsRefused) {
   refused([](MatmulCall& c) { c.c = static_cast<char*>(c.c) + 2; }, "multiple of 16");
   refused([](MatmulCall& c) { c.bias = static_cast<char*>(c.c) + 4; }, "multiple of 16");
   refused([](MatmulCall& c) { c.epilogue = Epilogue::kBiasActivation; }, "all operands");
-  refused([](MatmulCall& c) { c.epilogue = Epilogue::kBiasResidual; }, "all operands");
 }
 
 }  // namespace

@@ -49,6 +49,9 @@ TEST(FewPlannedMemory, IsWhatARunAllocates) {
     options.zero_stage = stage;
     expect_plan_is_allocated(options, {1, 2, 2});
   }
+  options.grad_reduce_in_bf16 = true;
+  expect_plan_is_allocated(options, {1, 2, 2});
+  options.grad_reduce_in_bf16 = false;
   options.zero_stage = 1;
   options.hidden_dropout = options.attention_dropout = 0.1;
   options.recompute_granularity = "selective";

@@ -83,6 +83,11 @@ TEST(FewPlannedTraffic, IsWhatAStepSends) {
     options.recompute_num_layers = 3;
     options.grad_reduce = "step";
     expect_plan_is_sent(options, {1, 1, 2});
+    options.recompute_num_layers = 2;
+    options.bf16 = options.grad_reduce_in_bf16 = true;
+    expect_plan_is_sent(options, {1, 2, 2});
+    options.grad_reduce = "micro-batch";
+    expect_plan_is_sent(options, {1, 2, 2});
   }
 }
 

@@ -70,8 +70,11 @@ TEST(FewAllocations, NoneBehindTheFirstSteps) {
   expect_no_allocation(model_xs(), {1, 1, 1});
   expect_no_allocation(model_xs(), {2, 2, 1});
   TrainOptions options = model_xs();
-  options.zero_stage = 1;
-  expect_no_allocation(options, {1, 2, 2});
+  options.overlap_grad_reduce = options.overlap_param_gather = true;
+  for (const int stage : {1, 2, 3}) {
+    options.zero_stage = stage;
+    expect_no_allocation(options, {1, 2, 2});
+  }
 }
 
 TEST(Allocations, NoneBehindTheFirstSteps) {

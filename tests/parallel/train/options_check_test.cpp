@@ -172,6 +172,11 @@ TEST(Check, NamesOfZeroStages) {
   }
 }
 
+TEST(Check, NarrowGradients) {
+  EXPECT_THAT(resolve_refusal({"--grad-reduce-in-bf16"}), HasSubstr("--grad-reduce-in-bf16 needs --bf16"));
+  EXPECT_NO_THROW(legal_options({"--grad-reduce-in-bf16", "--bf16"}));
+}
+
 TEST(Check, InstancesOfTheOptimizer) {
   EXPECT_THAT(resolve_refusal({"--num-distributed-optimizer-instances", "2"}),
               AllOf(HasSubstr("needs --zero-stage of at least 1"), HasSubstr("nearest legal value: 1")));

@@ -114,6 +114,18 @@ TEST(FlatLayout, BytesOfEachStage) {
   EXPECT_EQ(bytes(3, true).values * 4, whole.values);
   EXPECT_EQ(bytes(3, true).staged, 2 * bytes(3, true).gathered);  // fp32, bf16
   EXPECT_EQ(bytes(1, true).staged, bytes(3, true).staged);
+  EXPECT_EQ(bytes(3, true).sent, 0);
+  for (const bool each_microbatch : {false, true}) {
+    const StoreBytes narrow = store_bytes(lay_out_flat(tensors, {.zero_stage = 1,
+                                                                 .num_shards = 4,
+                                                                 .bucket_elements = 1,
+                                                                 .each_microbatch = each_microbatch,
+                                                                 .grads_in_bf16 = true}),
+                                          DType::kBF16);
+    EXPECT_EQ(2 * narrow.grads, whole.grads);
+    EXPECT_EQ(narrow.staged, bytes(1, true).staged);
+    EXPECT_EQ(2 * narrow.sent, each_microbatch ? narrow.staged : 0);
+  }
 }
 
 // Padding of GPT-2's 124 million parameters on 8 data ranks: what aligned tensors and whole shares cost.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/comm/host/streaming_copy.h"
 #include "tests/runtime/comm/contract_cases.h"
 #include "tests/runtime/comm/contract_data.h"
 
@@ -81,8 +82,8 @@ void bf16_sums_accumulate_in_fp32(RankContext& rank) {
 }
 
 template <typename T>
-void check_all_gather(RankContext& rank, Stream& stream) {
-  for (const int64_t count : counts(sizeof(T) == 4 ? 1 : rank.device_world.size())) {
+void check_all_gather(RankContext& rank, Stream& stream, const std::vector<int64_t>& part_counts) {
+  for (const int64_t count : part_counts) {
     SCOPED_TRACE(count);
     const auto all = operands<T>(rank.device_world, count);
     std::vector<T> expected;
@@ -106,13 +107,21 @@ void check_all_gather(RankContext& rank, Stream& stream) {
 
 void all_gather_orders_parts_by_rank(RankContext& rank) {
   const auto stream = rank.device.create_stream();
-  check_all_gather<float>(rank, *stream);
-  check_all_gather<double>(rank, *stream);
-  check_all_gather<BFloat16>(rank, *stream);
-  check_all_gather<Float16>(rank, *stream);
-  check_all_gather<int32_t>(rank, *stream);
-  check_all_gather<int64_t>(rank, *stream);
-  check_all_gather<uint8_t>(rank, *stream);
+  const auto whole = counts(1), shared = counts(rank.device_world.size());
+  check_all_gather<float>(rank, *stream, whole);
+  check_all_gather<double>(rank, *stream, shared);
+  check_all_gather<BFloat16>(rank, *stream, shared);
+  check_all_gather<Float16>(rank, *stream, shared);
+  check_all_gather<int32_t>(rank, *stream, whole);
+  check_all_gather<int64_t>(rank, *stream, shared);
+  check_all_gather<uint8_t>(rank, *stream, shared);
+}
+
+// Large enough for stores that go past the caches, and parts that do not begin on cache lines.
+void all_gather_of_large_parts(RankContext& rank) {
+  const auto stream = rank.device.create_stream();
+  constexpr auto kElements = static_cast<int64_t>(kStreamingBytes / sizeof(BFloat16));
+  check_all_gather<BFloat16>(rank, *stream, {kElements / rank.device_world.size() + 33});
 }
 
 template <typename T>
@@ -316,6 +325,7 @@ std::vector<ContractCase> collective_cases() {
           {"int64_sums_are_exact", int64_sums_are_exact},
           {"bf16_sums_accumulate_in_fp32", bf16_sums_accumulate_in_fp32},
           {"all_gather_orders_parts_by_rank", all_gather_orders_parts_by_rank},
+          {"all_gather_of_large_parts", all_gather_of_large_parts},
           {"reduce_scatter_sums_in_rank_order", reduce_scatter_sums_in_rank_order},
           {"all_reduce_is_reduce_scatter_then_all_gather", all_reduce_is_reduce_scatter_then_all_gather},
           {"broadcast_from_every_root", broadcast_from_every_root},

@@ -49,7 +49,7 @@ TEST_F(CublasLtRefusals, SupportsSaysWhatIsTaken) {
       takes(with([](MatmulCall& c) { c.input = c.output = kF32, c.add = true, c.epilogue = Epilogue::kBias; })));
   EXPECT_FALSE(takes(with([](MatmulCall& c) { c.k = 0; })));
   EXPECT_FALSE(takes(with([](MatmulCall& c) { c.m = int64_t{1} << 31; })));
-  for (const auto epilogue : {Epilogue::kBiasActivation, Epilogue::kActivationBackward, Epilogue::kBiasResidual}) {
+  for (const auto epilogue : {Epilogue::kBiasActivation, Epilogue::kActivationBackward}) {
     EXPECT_FALSE(takes(with([&](MatmulCall& c) { c.epilogue = epilogue; })));
   }
   EXPECT_TRUE(takes(good, 2));

@@ -1,0 +1,77 @@
+#include "examples/bench_train/compare.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+
+namespace ashlar {
+namespace {
+
+// One of the two, with the device memory that it took.
+struct Run {
+  Run(RankContext& rank, const TrainOptions& options)
+      : bytes_before(rank.device.allocated_bytes()), training(rank, options), source(source_of(options)) {
+    measure(rank, training, source, 1);  // the first step touches fresh memory
+    bytes = rank.device.allocated_bytes() - bytes_before;
+  }
+
+  int64_t bytes_before, bytes = 0;
+  Training training;
+  MockSource source;
+  std::vector<double> rates;
+};
+
+}  // namespace
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double measure(RankContext& rank, Training& training, const SampleSource& source, int steps) {
+  rank.world.barrier();
+  const double start = seconds_now();
+  for (int step = 0; step < steps; ++step) {
+    train_step(training, source);
+  }
+  rank.world.barrier();
+  const double tokens = static_cast<double>(training.options.global_batch_size * training.options.seq_length * steps);
+  return tokens / (seconds_now() - start) * (rank.world.size() / training.rank.world.size());
+}
+
+int bench_compare(RankContext& rank, const BenchOptions& bench, const TrainOptions& base,
+                  const std::vector<TrainOptions>& others) {
+  const bool speaks = rank.world.rank() == 0;
+  if (speaks) {
+    std::cout << fmt::format(
+        "model {}, T={}, micro-batch {}, {} micro-batches a step, {} ranks; medians of {} steps in turn\n", bench.model,
+        base.seq_length, base.micro_batch_size, base.num_microbatches, rank.world.size(), bench.steps);
+  }
+  for (size_t at = 0; at < others.size(); ++at) {
+    Run without(rank, base);
+    Run with(rank, others[at]);
+    std::vector<double> ratios;
+    for (int step = 0; step < bench.steps; ++step) {
+      for (Run* run : {&without, &with}) {
+        run->rates.push_back(measure(rank, run->training, run->source, 1));
+      }
+      ratios.push_back(with.rates.back() / without.rates.back());
+    }
+    if (speaks) {
+      constexpr double kMiB = 1024.0 * 1024.0;
+      std::cout << fmt::format(
+          "{}: limit {:.1f} tokens/s (without), ours {:.1f} tokens/s, ratio {:.3f}; step time {:.3f}x; device memory "
+          "{:.0f} and {:.0f} MiB\n",
+          bench.compare[at], median(without.rates), median(with.rates), median(ratios), 1 / median(ratios),
+          static_cast<double>(without.bytes) / kMiB, static_cast<double>(with.bytes) / kMiB);
+      std::cout.flush();
+    }
+  }
+  return 0;
+}
+
+}  // namespace ashlar
