@@ -63,18 +63,4 @@ void add_bias_residual(TensorView out, ConstTensorView a, ConstTensorView b, Con
   });
 }
 
-void add(TensorView y, ConstTensorView x, Stream& stream) {
-  constexpr std::string_view kOp = "add";
-  const int64_t n = x.num_elements();
-  check_view(kOp, "x", x, x.dtype, n);
-  check_view(kOp, "y", y, x.dtype, n);
-  if (const GpuStream* gpu = gpu_of(stream, kOp)) {
-    return cuda::add(element_of(kOp, x.dtype), y.data, x.data, n, gpu->handle());
-  }
-  with_compute_type(x.dtype, kOp, [&](auto zero) {
-    using T = decltype(zero);
-    launch(stream, kOp, [y_data = y.as<T>(), x_data = x.as<T>(), n] { cpu::add(y_data, x_data, n); });
-  });
-}
-
 }  // namespace ashlar::kernels

@@ -13,7 +13,5 @@ void activation_backward(TensorView dx, ConstTensorView dy, ConstTensorView x, A
 
 // Stream-ordered. out [R,C] = a [R,C] + b [R,C] + bias [C] (when it has data); out may be a or b.
 void add_bias_residual(TensorView out, ConstTensorView a, ConstTensorView b, ConstTensorView bias, Stream& stream);
-// Stream-ordered. y += x, elementwise.
-void add(TensorView y, ConstTensorView x, Stream& stream);
 
 }  // namespace ashlar::kernels

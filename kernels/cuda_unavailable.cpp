@@ -73,9 +73,6 @@ void activation_backward(Element, void*, const void*, const void*, int64_t, Acti
 void add_bias_residual(Element, void*, const void*, const void*, const void*, int64_t, int64_t, StreamHandle) {
   refuse();
 }
-void add(Element, void*, const void*, int64_t, StreamHandle) {
-  refuse();
-}
 size_t bias_backward_scratch_bytes(int64_t, int64_t) {
   refuse();
 }

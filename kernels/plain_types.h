@@ -62,13 +62,6 @@ struct KernelOptions {
   bool allow_tf32 = false;  // fp32 products of operands rounded to 11 bits (--allow-tf32)
 };
 
-// One stream of random numbers (runtime/base/rng.h): block i is philox_4x32_10({low word of i, high word of i, high[0],
-// high[1]}, key), and word w of the stream is word w % 4 of block w / 4.
-struct PhiloxKey {
-  uint32_t key[2];
-  uint32_t high[2];
-};
-
 // One update, as far as the host knows it when it is queued.
 struct StepSettings {
   double nominal_targets = 0;  // gradients were accumulated as sums over targets divided by this

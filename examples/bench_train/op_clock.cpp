@@ -6,7 +6,7 @@
 namespace ashlar {
 
 std::string OpClock::kind_of(std::string_view op) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kKinds = {{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kKinds = {{
       {"matmul", "matrix products"},
       {"linear", "matrix products"},
       {"attention", "attention"},
@@ -15,6 +15,7 @@ std::string OpClock::kind_of(std::string_view op) {
       {"activation", "activations"},
       {"bias_backward", "biases and residuals"},
       {"add", "biases and residuals"},
+      {"accumulate", "gradient sums"},
       {"adamw", "optimizer"},
       {"sgd", "optimizer"},
       {"sum_of_squares", "optimizer"},

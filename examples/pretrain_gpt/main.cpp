@@ -105,7 +105,7 @@ int run_training(RankContext& rank, const TrainOptions& options) {
     check_hf_target(rank, options.save_hf);
   }
   if (!options.save.empty()) {
-    check_save_directory(rank, options.save, checkpoint_slices(training, training.optimizer.state_shapes(true)));
+    check_save_directory(rank, options.save, checkpoint_slices(training, true));
     warn_of_older_run(training);
   }
 
@@ -136,8 +136,8 @@ int run_training(RankContext& rank, const TrainOptions& options) {
     }
   }
   if (!options.save_hf.empty() && stop_signal == 0) {
-    const Optimizer::WholeState whole = training.optimizer.whole_state(false);
-    save_hf(rank, options.save_hf, hf_config(training.config), checkpoint_slices(training, whole));
+    training.stream->synchronize();
+    save_hf(rank, options.save_hf, hf_config(training.config), checkpoint_slices(training, false));
     report.saved(options.save_hf, training.state.iteration);
   }
   report.finish(stop_signal, saved_iteration);

@@ -120,21 +120,10 @@ void add_bias_residual(T* out, const T* a, const T* b, const T* bias, int64_t ro
   }
 }
 
-template <typename T>
-void add(T* y, const T* x, int64_t n) {
-  for_blocks(n, [=](int64_t begin, int64_t end) {
-#pragma GCC ivdep
-    for (int64_t i = begin; i < end; ++i) {
-      y[i] = narrow<T>(widen(y[i]) + widen(x[i]));
-    }
-  });
-}
-
-#define INSTANTIATE(T)                                                                 \
-  template void activation_forward(T*, const T*, int64_t, Activation);                 \
-  template void activation_backward(T*, const T*, const T*, int64_t, Activation);      \
-  template void add_bias_residual(T*, const T*, const T*, const T*, int64_t, int64_t); \
-  template void add(T*, const T*, int64_t)
+#define INSTANTIATE(T)                                                            \
+  template void activation_forward(T*, const T*, int64_t, Activation);            \
+  template void activation_backward(T*, const T*, const T*, int64_t, Activation); \
+  template void add_bias_residual(T*, const T*, const T*, const T*, int64_t, int64_t)
 INSTANTIATE(float);
 INSTANTIATE(double);
 INSTANTIATE(BFloat16);

@@ -15,7 +15,5 @@ void activation_backward(T* dx, const T* dy, const T* x, int64_t n, Activation a
 // bias may be null.
 template <typename T>
 void add_bias_residual(T* out, const T* a, const T* b, const T* bias, int64_t rows, int64_t columns);
-template <typename T>
-void add(T* y, const T* x, int64_t n);
 
 }  // namespace ashlar::kernels::cpu

@@ -42,19 +42,6 @@ __global__ void __launch_bounds__(kFlatThreads)
   store_pack(dx + i, p, n - i, wide);
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kFlatThreads) add_kernel(T* y, const T* x, int64_t n, bool wide) {
-  constexpr int kPack = kPackOf<T>;
-  const int64_t i = flat_index<kPack>();
-  const auto a = load_pack<kPack>(x + i, n - i, wide);
-  auto p = load_pack<kPack>(y + i, n - i, wide);
-#pragma unroll
-  for (int k = 0; k < kPack; ++k) {
-    p.v[k] += a.v[k];
-  }
-  store_pack(y + i, p, n - i, wide);
-}
-
 // A block covers 8 rows of 32 packs.
 constexpr int kRowsPerBlock = 8;
 template <typename T>
@@ -122,17 +109,6 @@ void add_bias_residual(Element element, void* out, const void* a, const void* b,
                     static_cast<unsigned>((columns + 32 * kPack - 1) / (32 * kPack)));
     LAUNCH(add_bias_residual_kernel<T>, grid, dim3(32, kRowsPerBlock), 0, stream, out, a, b, bias, rows, columns,
            can_be_wide<T, kPack>({out, a, b, bias}, columns));
-  });
-}
-
-void add(Element element, void* y, const void* x, int64_t n, StreamHandle stream) {
-  if (n == 0) {
-    return;
-  }
-  with_element(element, [&](auto zero) {
-    using T = decltype(zero);
-    LAUNCH(add_kernel<T>, flat_grid<kPackOf<T>>(n), dim3(kFlatThreads), 0, stream, y, x, n,
-           can_be_wide<T, kPackOf<T>>({y, x}));
   });
 }
 

@@ -15,6 +15,5 @@ void activation_backward(Element element, void* dx, const void* dy, const void* 
 // bias may be null.
 void add_bias_residual(Element element, void* out, const void* a, const void* b, const void* bias, int64_t rows,
                        int64_t columns, StreamHandle stream);
-void add(Element element, void* y, const void* x, int64_t n, StreamHandle stream);
 
 }  // namespace ashlar::kernels::cuda

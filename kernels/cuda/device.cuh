@@ -5,8 +5,6 @@
 
 #ifdef ASHLAR_EMULATED
 #include <emu/kernel_words.h>
-
-#include <numbers>
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -83,11 +81,6 @@ ASHLAR_RAW inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b
 inline float exp2_approx(float x) {
   return std::exp2(x);
 }
-inline void sin_cos_pi(float x, float* sine, float* cosine) {
-  *sine = static_cast<float>(std::sin(std::numbers::pi * x));
-  *cosine = static_cast<float>(std::cos(std::numbers::pi * x));
-}
-
 template <typename V>
 ASHLAR_RAW __attribute__((noinline)) V load16(const void* p) {
   static_assert(sizeof(V) == 16);
@@ -186,11 +179,6 @@ DEVICE_INLINE float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-
-// sin(pi x) and cos(pi x).
-DEVICE_INLINE void sin_cos_pi(float x, float* sine, float* cosine) {
-  sincospif(x, sine, cosine);
 }
 
 // 16 bytes of global memory in one access. As PTX, because nvcc takes C++'s apart: a struct of four bf16 pairs is moved

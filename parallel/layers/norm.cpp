@@ -1,22 +1,10 @@
 #include "parallel/layers/norm.h"
 
-#include "kernels/activation.h"
+#include "kernels/accumulate.h"
 #include "kernels/layernorm.h"
 #include "kernels/stat_dtype.h"
 
 namespace ashlar {
-namespace {
-
-// grad (+)= this micro-batch's part, in micro-batch order.
-void add_part(LayerContext& context, TensorView grad, ConstTensorView part) {
-  if (context.grad_write == kernels::Write::kOverwrite) {
-    context.stream.copy(grad.data, part.data, part.bytes());
-  } else {
-    kernels::add(grad, part, context.stream);
-  }
-}
-
-}  // namespace
 
 LayerNorm::LayerNorm(const std::string& name, int64_t width, double epsilon, DType dtype, bool keeps_output)
     : width_(width), epsilon_(epsilon), dtype_(dtype), keeps_output_(keeps_output) {
@@ -70,8 +58,8 @@ void LayerNorm::backward_input(LayerContext& context, TensorView dx, const Pendi
 }
 
 void LayerNorm::backward_weight(LayerContext& context, const Pending& pending) {
-  add_part(context, gamma.grad, pending.dgamma);
-  add_part(context, beta.grad, pending.dbeta);
+  kernels::accumulate(gamma.grad, pending.dgamma, context.grad_write, context.stream);
+  kernels::accumulate(beta.grad, pending.dbeta, context.grad_write, context.stream);
 }
 
 }  // namespace ashlar

@@ -15,6 +15,47 @@ bool is_conv1d_weight(const std::string& name) {
          ends(".mlp.c_proj.weight");
 }
 
+// What a transposed slice has of one row of the file's matrix, which is a column of ours: our rows [begin, end), and
+// their place among the slice's elements in the file's order.
+struct FileRow {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t position = 0;
+};
+
+std::vector<FileRow> file_rows(const HfSlice& slice) {
+  // The first row whose element in a column does not lie in front of an element of the local matrix.
+  const auto row_from = [&](int64_t element, int64_t column) {
+    return (std::max<int64_t>(element - column, 0) + slice.columns - 1) / slice.columns;
+  };
+  std::vector<FileRow> rows;
+  int64_t position = 0;
+  for (int64_t column = 0; column < slice.columns; ++column) {
+    rows.push_back({row_from(slice.begin, column), row_from(slice.end, column), position});
+    position += rows.back().end - rows.back().begin;
+  }
+  return rows;
+}
+
+// Calls fn(place in the file's order, place in ours) for every element, in square tiles so that both sides stay in the
+// cache.
+template <typename Fn>
+void for_each_transposed(const HfSlice& slice, Fn fn) {
+  constexpr int64_t kTile = 32;
+  const std::vector<FileRow> rows = file_rows(slice);
+  for (int64_t row_tile = 0; row_tile < slice.rows; row_tile += kTile) {
+    for (int64_t column_tile = 0; column_tile < slice.columns; column_tile += kTile) {
+      for (int64_t column = column_tile; column < std::min(column_tile + kTile, slice.columns); ++column) {
+        const FileRow& in_file = rows[static_cast<size_t>(column)];
+        const int64_t end = std::min(row_tile + kTile, in_file.end);
+        for (int64_t row = std::max(row_tile, in_file.begin); row < end; ++row) {
+          fn(in_file.position + row - in_file.begin, row * slice.columns + column - slice.begin);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::string hf_base_name(const std::string& name) {
@@ -49,9 +90,10 @@ std::map<std::string, Shape> hf_shapes(const HfConfig& config) {
 }
 
 HfSlice hf_slice(const NamedSlice& slice) {
-  DCHECK(slice.data.dtype == DType::kF32 && slice.data.shape == slice.shard.local(), "{}: {} {} for a shard {}",
-         slice.name, dtype_name(slice.data.dtype), slice.data.shape.text(), slice.shard.local().text());
+  DCHECK(slice.data.dtype == DType::kF32, "{}: {}", slice.name, dtype_name(slice.data.dtype));
   HfSlice result;
+  result.begin = slice.begin;
+  result.end = slice.begin + slice.data.num_elements();
   result.name = hf_base_name(slice.name);
   const Shape& global = slice.shard.global;
   const int last = global.num_dims() - 1;
@@ -65,8 +107,9 @@ HfSlice hf_slice(const NamedSlice& slice) {
   }
   DCHECK(last >= 1, "{} {}", result.name, global.text());
   result.transposed = true;
-  result.columns = slice.data.shape[last];
-  result.rows = result.columns == 0 ? 0 : slice.data.num_elements() / result.columns;
+  const Shape local = slice.shard.local();
+  result.columns = local[last];
+  result.rows = result.columns == 0 ? 0 : local.num_elements() / result.columns;
   result.file_shape = {global[last], global.num_elements() / std::max<int64_t>(global[last], 1)};
   // [.., in] becomes [in, ..]: the last dim moves to the front, the others move up by one.
   result.shard = slice.shard;
@@ -86,7 +129,8 @@ void check_hf_slices(RankContext& rank, const HfConfig& config, std::span<const 
   for (const NamedSlice& slice : slices) {
     const HfSlice in_file = hf_slice(slice);
     my_shapes[in_file.name] = in_file.file_shape;
-    mine.push_back({in_file.name, slice.owned ? slice.shard.num_valid_elements() : 0});
+    const TensorPiece piece = without_padding(slice.piece());
+    mine.push_back({in_file.name, slice.owned ? piece.end - piece.begin : 0});
   }
   std::map<std::string, int64_t> owned;  // elements, over all ranks
   for (const std::string& text : all_gather_text(rank.world, mine.dump())) {
@@ -120,17 +164,39 @@ void check_hf_slices(RankContext& rank, const HfConfig& config, std::span<const 
   });
 }
 
-void transpose(float* to, const float* from, int64_t rows, int64_t columns) {
-  constexpr int64_t kTile = 32;
-  for (int64_t row_tile = 0; row_tile < rows; row_tile += kTile) {
-    for (int64_t column_tile = 0; column_tile < columns; column_tile += kTile) {
-      for (int64_t row = row_tile; row < std::min(row_tile + kTile, rows); ++row) {
-        for (int64_t column = column_tile; column < std::min(column_tile + kTile, columns); ++column) {
-          to[column * rows + row] = from[row * columns + column];
-        }
-      }
-    }
+void for_each_file_run(const HfSlice& slice, const std::function<void(int64_t, int64_t, int64_t)>& fn) {
+  if (!slice.transposed) {
+    for_each_run(piece_of(slice.shard, slice.begin, slice.end - slice.begin), fn);
+    return;
   }
+  int64_t run_position = 0, run_global = 0, run_length = 0;  // the last run, which the next one may go on with
+  int64_t column = 0;
+  for (const FileRow& row : file_rows(slice)) {
+    const TensorPiece piece = piece_of(slice.shard, column++ * slice.rows + row.begin, row.end - row.begin);
+    for_each_run(piece, [&](int64_t position, int64_t global, int64_t length) {
+      position += row.position;
+      if (run_position + run_length != position || run_global + run_length != global) {
+        if (run_length > 0) {
+          fn(run_position, run_global, run_length);
+        }
+        run_position = position;
+        run_global = global;
+        run_length = 0;
+      }
+      run_length += length;
+    });
+  }
+  if (run_length > 0) {
+    fn(run_position, run_global, run_length);
+  }
+}
+
+void to_file_order(const HfSlice& slice, float* to, const float* from) {
+  for_each_transposed(slice, [&](int64_t in_file, int64_t ours) { to[in_file] = from[ours]; });
+}
+
+void from_file_order(const HfSlice& slice, float* to, const float* from) {
+  for_each_transposed(slice, [&](int64_t in_file, int64_t ours) { to[ours] = from[in_file]; });
 }
 
 }  // namespace ashlar

@@ -153,21 +153,17 @@ void check_files(const HfFiles& files, const HfConfig& config, const std::string
   }
 }
 
-// `out` [slice.shard.local()] in host memory.
+// `out` [n] in host memory.
 void fill(const HfFiles& files, const NamedSlice& slice, float* out) {
   const HfSlice in_file = hf_slice(slice);
-  std::vector<float> scratch;
-  if (in_file.transposed) {
-    scratch.resize(static_cast<size_t>(slice.data.num_elements()));
-  } else {
-    std::memset(out, 0, slice.data.bytes());
-  }
+  std::vector<float> scratch(in_file.transposed ? static_cast<size_t>(slice.data.num_elements()) : 0);
   float* as_in_file = in_file.transposed ? scratch.data() : out;
-  in_file.shard.for_each_run([&](int64_t local, int64_t global, int64_t length) {
-    files.read_floats(in_file.name, global, length, as_in_file + local);
+  std::fill_n(as_in_file, slice.data.num_elements(), 0.0f);
+  for_each_file_run(in_file, [&](int64_t position, int64_t global, int64_t length) {
+    files.read_floats(in_file.name, global, length, as_in_file + position);
   });
   if (in_file.transposed) {
-    transpose(out, scratch.data(), in_file.columns, in_file.rows);
+    from_file_order(in_file, out, scratch.data());
   }
 }
 
@@ -188,7 +184,7 @@ void load_hf(RankContext& rank, const std::string& directory, std::span<const Na
     for (const NamedSlice& slice : slices) {
       values.resize(static_cast<size_t>(slice.data.num_elements()));
       fill(files, slice, values.data());
-      copy.to_device(slice.data.as<float>(), values.data(), slice.data.bytes());
+      copy.to_device(slice.in_memory(SliceUse::kWrite).data, values.data(), slice.data.bytes());
     }
   });
 }

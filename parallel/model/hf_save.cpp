@@ -40,17 +40,17 @@ SafetensorsLayout lay_out(const HfConfig& config, std::map<std::string, uint64_t
   return layout;
 }
 
-// `data` [slice.shard.local()] in host memory.
+// `data` [n] in host memory.
 void write_slice(OutputFile& file, const NamedSlice& slice, const float* data, uint64_t offset) {
   const HfSlice in_file = hf_slice(slice);
   std::vector<float> scratch;
   if (in_file.transposed) {
     scratch.resize(static_cast<size_t>(slice.data.num_elements()));
-    transpose(scratch.data(), data, in_file.rows, in_file.columns);
+    to_file_order(in_file, scratch.data(), data);
     data = scratch.data();
   }
-  in_file.shard.for_each_run([&](int64_t local, int64_t global, int64_t length) {
-    file.write_at(offset + static_cast<uint64_t>(global) * sizeof(float), data + local,
+  for_each_file_run(in_file, [&](int64_t position, int64_t global, int64_t length) {
+    file.write_at(offset + static_cast<uint64_t>(global) * sizeof(float), data + position,
                   static_cast<size_t>(length) * sizeof(float));
   });
 }
@@ -59,7 +59,8 @@ void write_owned_slices(Device& device, Storage& storage, const fs::path& path, 
                         const std::map<std::string, uint64_t>& offsets) {
   uint64_t needed = 0;
   for (const NamedSlice& slice : slices) {
-    needed += slice.owned ? static_cast<uint64_t>(slice.shard.num_valid_elements()) * sizeof(float) : 0;
+    const TensorPiece piece = without_padding(slice.piece());
+    needed += slice.owned ? static_cast<uint64_t>(piece.end - piece.begin) * sizeof(float) : 0;
   }
   if (needed == 0) {
     return;
@@ -69,7 +70,8 @@ void write_owned_slices(Device& device, Storage& storage, const fs::path& path, 
   std::vector<std::byte> scratch;
   for (const NamedSlice& slice : slices) {
     if (slice.owned) {
-      write_slice(file, slice, copy.on_host(slice.data, scratch).as<float>(), offsets.at(hf_base_name(slice.name)));
+      write_slice(file, slice, copy.on_host(slice.in_memory(SliceUse::kRead), scratch).as<float>(),
+                  offsets.at(hf_base_name(slice.name)));
     }
   }
   file.finish();

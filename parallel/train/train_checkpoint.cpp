@@ -125,25 +125,33 @@ void restore_loss_scaler(Training& training, const nlohmann::json& json) {
   }
 }
 
+// Collective. Blocks the host. Behind a write into masters.
+void publish_masters(Training& training) {
+  training.optimizer.round_masters();
+  training.sync.values().updated();
+  training.stream->synchronize();
+}
+
 }  // namespace
 
-std::vector<NamedSlice> checkpoint_slices(const Training& training, const Optimizer::WholeState& state) {
+std::vector<NamedSlice> checkpoint_slices(const Training& training, bool with_moments) {
+  using Kind = Optimizer::StateKind;
+  constexpr std::pair<Kind, const char*> kKinds[] = {
+      {Kind::kMaster, "model/"}, {Kind::kFirstMoment, "adam_m/"}, {Kind::kSecondMoment, "adam_v/"}};
+  const Optimizer& optimizer = training.optimizer;
   std::vector<NamedSlice> slices;
-  const auto& entries = training.store.entries();
-  const auto add = [&](const std::string& kind, auto&& tensor_of) {
-    for (size_t at = 0; at < entries.size(); ++at) {
-      const ParameterStore::Entry& entry = entries[at];
-      if (!entry.shares_value) {
-        slices.push_back({kind + "/" + entry.parameter->name, entry.parameter->shard, tensor_of(at),
-                          entry.counted && training.grid.coordinate().data == 0});
+  for (size_t at = 0; at < optimizer.pieces().size(); ++at) {
+    const Optimizer::Piece& piece = optimizer.pieces()[at];
+    const Parameter& parameter = *training.store.entries()[piece.entry].parameter;
+    for (const auto& [kind, prefix] : kKinds) {
+      if (kind == Kind::kMaster || (with_moments && optimizer.has_moments())) {
+        slices.push_back({.name = prefix + parameter.name,
+                          .shard = parameter.shard,
+                          .data = optimizer.state_of(at, kind),
+                          .owned = training.store.saves(piece.entry),
+                          .begin = piece.begin});
       }
     }
-  };
-  add("model", [&](size_t at) { return state.masters[at]; });
-  // The first entry is no tied copy, so it has moments where any has.
-  if (state.moments.front().first.shape == state.masters.front().shape) {
-    add("adam_m", [&](size_t at) { return state.moments[at].first; });
-    add("adam_v", [&](size_t at) { return state.moments[at].second; });
   }
   return slices;
 }
@@ -151,8 +159,7 @@ std::vector<NamedSlice> checkpoint_slices(const Training& training, const Optimi
 void save_training(Training& training, const std::string& directory, uint64_t data_fingerprint,
                    const StorageOptions& storage) {
   training.stream->synchronize();
-  const Optimizer::WholeState whole = training.optimizer.whole_state(true);
-  const std::vector<NamedSlice> slices = checkpoint_slices(training, whole);
+  const std::vector<NamedSlice> slices = checkpoint_slices(training, true);
   const nlohmann::json state = {{"iteration", training.state.iteration},
                                 {"consumed_samples", training.state.consumed_samples},
                                 {"num_updates", training.optimizer.num_updates()},
@@ -178,10 +185,10 @@ std::optional<int64_t> load_training(Training& training, const std::string& dire
     const Manifest manifest = read_manifest(CheckpointLayout(directory).set(*iteration), *iteration);
     compare_settings(training, manifest.state.at("options"), directory);
   });
-  const Optimizer::WholeState whole = training.optimizer.whole_state(true);
-  const std::vector<NamedSlice> slices = checkpoint_slices(training, whole);
+  training.stream->synchronize();
+  const std::vector<NamedSlice> slices = checkpoint_slices(training, true);
   const nlohmann::json state = load_checkpoint(training.rank, directory, *iteration, slices);
-  training.optimizer.take_whole_state(whole);
+  publish_masters(training);
   training.state.iteration = state.at("iteration").get<int64_t>();
   training.state.consumed_samples = state.at("consumed_samples").get<int64_t>();
   training.optimizer.set_num_updates(state.at("num_updates").get<int64_t>());
@@ -196,9 +203,8 @@ std::optional<int64_t> load_training(Training& training, const std::string& dire
 
 void load_hf_weights(Training& training, const std::string& directory) {
   training.stream->synchronize();
-  const Optimizer::WholeState whole = training.optimizer.whole_state(false);
-  load_hf(training.rank, directory, checkpoint_slices(training, whole));
-  training.optimizer.take_whole_state(whole);
+  load_hf(training.rank, directory, checkpoint_slices(training, false));
+  publish_masters(training);
 }
 
 HfConfig hf_config(const GptConfig& config) {

@@ -12,10 +12,11 @@
 
 namespace ashlar {
 
-// This rank's slices of all weights ("model/...", the fp32 masters where weights are 16 bits wide) and, where `state`
-// has them, of both moments ("adam_m/...", "adam_v/..."), in the memory of `state`. Every tensor slice is owned by one
-// rank: data rank 0, tensor rank 0 where it is not split, the first use where it is tied.
-std::vector<NamedSlice> checkpoint_slices(const Training& training, const Optimizer::WholeState& state);
+// Pure. What this data rank owns of all weights ("model/...", the fp32 masters where weights are 16 bits wide) and,
+// where there are any, of both moments ("adam_m/...", "adam_v/..."), in the optimizer's memory. Every element is saved
+// by one rank: its owner among the data ranks (the first, where nothing is shared out), tensor rank 0 where a tensor is
+// not split, the first use where it is tied.
+std::vector<NamedSlice> checkpoint_slices(const Training& training, bool with_moments);
 
 // Collective. Blocks the host. Saves weights, moments and state as iteration training.state.iteration under
 // `directory`. `data_fingerprint` is DataSources::fingerprint.

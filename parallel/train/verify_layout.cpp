@@ -5,6 +5,7 @@
 #include <map>
 #include <sstream>
 
+#include "parallel/train/train_checkpoint.h"
 #include "runtime/base/hash.h"
 #include "runtime/tensor/host_copy.h"
 
@@ -75,17 +76,16 @@ class Comparison {
   LayoutReport& report_;
 };
 
-// Sums of squares of (ours - reference) and of the reference over this rank's part of a tensor, in host memory.
-void add_squares(const Parameter& parameter, const float* ours, const float* reference, bool skip_keys,
-                 double sums[2]) {
-  const int64_t third = parameter.shard.global.num_elements() / 3;
-  parameter.shard.for_each_run([&](int64_t local, int64_t global, int64_t length) {
+// Sums of squares of (ours - reference) and of the reference over a piece of a tensor, in host memory.
+void add_squares(const TensorPiece& piece, const float* ours, const float* reference, bool skip_keys, double sums[2]) {
+  const int64_t third = piece.global.num_elements() / 3;
+  for_each_run(piece, [&](int64_t position, int64_t global, int64_t length) {
     for (int64_t at = 0; at < length; ++at) {
       if (skip_keys && global + at >= third && global + at < 2 * third) {
         continue;
       }
       const double expected = static_cast<double>(reference[global + at]);
-      const double error = static_cast<double>(ours[local + at]) - expected;
+      const double error = static_cast<double>(ours[position + at]) - expected;
       sums[0] += error * error;
       sums[1] += expected * expected;
     }
@@ -127,19 +127,14 @@ Reference run_reference(RankContext& alone, const TrainOptions& options, const S
   Training one(alone, one_rank_options(options));
   reference.trace = run_steps(one, source, steps);
   one.stream->synchronize();
-  const Optimizer::WholeState whole = one.optimizer.whole_state(false);
   HostCopy copy(alone.device);
   std::vector<std::byte> scratch;
-  for (size_t at = 0; at < one.store.entries().size(); ++at) {
-    if (one.store.entries()[at].shares_value) {
-      continue;
-    }
-    const Parameter& parameter = *one.store.entries()[at].parameter;
-    const float* from = copy.on_host(whole.masters[at], scratch).as<float>();
-    std::vector<float>& values = reference.weights[parameter.name];
-    values.resize(static_cast<size_t>(parameter.shard.global.num_elements()));
-    parameter.shard.for_each_run([&](int64_t local, int64_t global, int64_t length) {
-      std::copy_n(from + local, length, values.data() + global);
+  for (const NamedSlice& slice : checkpoint_slices(one, false)) {
+    const float* from = copy.on_host(slice.in_memory(SliceUse::kRead), scratch).as<float>();
+    std::vector<float>& values = reference.weights[slice.name];
+    values.resize(static_cast<size_t>(slice.shard.global.num_elements()));
+    for_each_run(slice.piece(), [&](int64_t position, int64_t global, int64_t length) {
+      std::copy_n(from + position, length, values.data() + global);
     });
   }
   return reference;
@@ -195,21 +190,20 @@ LayoutReport verify_layout(RankContext& rank, const TrainOptions& options, const
   }
 
   const bool adam = options.optimizer != "sgd";
-  const Optimizer::WholeState whole = grid.optimizer.whole_state(false);
+  const std::vector<NamedSlice> slices = checkpoint_slices(grid, false);
   HostCopy copy(rank.device);
   std::vector<std::byte> scratch;
   const bool in_moves = adam && tolerance.in_adam_moves;
   const double allowed = adam ? tolerance.weights_adam : tolerance.weights_sgd;
   for (const GlobalParameter& tensor : global_parameters(grid.config)) {
-    std::vector<float>& values = reference.weights[tensor.name];
+    std::vector<float>& values = reference.weights["model/" + tensor.name];
     values.resize(static_cast<size_t>(tensor.shape.num_elements()));
     rank.world.broadcast(view_of(values.data(), {tensor.shape.num_elements()}), 0, *grid.stream).wait_host();
     double sums[2] = {0, 0};
-    for (size_t at = 0; at < grid.store.entries().size(); ++at) {
-      const ParameterStore::Entry& entry = grid.store.entries()[at];
-      if (entry.parameter->name == tensor.name && entry.counted) {
-        const float* ours = copy.on_host(whole.masters[at], scratch).as<float>();
-        add_squares(*entry.parameter, ours, values.data(), adam && tensor.name.ends_with("attn.c_attn.bias"), sums);
+    for (const NamedSlice& slice : slices) {
+      if (slice.owned && slice.name == "model/" + tensor.name) {
+        add_squares(slice.piece(), copy.on_host(slice.in_memory(SliceUse::kRead), scratch).as<float>(), values.data(),
+                    adam && tensor.name.ends_with("attn.c_attn.bias"), sums);
       }
     }
     rank.world.all_reduce(view_of(sums, {2}), ReduceOp::kSum, *grid.stream).wait_host();

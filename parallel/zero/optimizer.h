@@ -59,41 +59,32 @@ class Optimizer {
     TensorView first;
     TensorView second;
   };
-  // What is saved of every entry of the store, in its local shape: the fp32 master of a 16-bit value, else the value
-  // itself, and both moments. Without data for shared values, and moments for SGD.
-  struct WholeState {
-    std::vector<TensorView> masters;
-    std::vector<Moments> moments;
-    Buffer memory;  // what is not whole on this rank lies here
+  // A range of an entry's local slice, row-major, that this rank updates; everything [n], flat.
+  struct Piece {
+    size_t entry = 0;
+    int64_t begin = 0;  // of the slice's elements
+    TensorView grad;
+    TensorView value;
+    TensorView master;  // of a 16-bit value in fp32; the value itself where it is not rounded
+    Moments moments;    // no data under SGD
   };
-  // Collective over the data axis; blocks the host. Without sharding a view of this rank's state; with it a copy,
-  // gathered from all owners, that lives beside the state.
-  WholeState whole_state(bool with_moments);
-  // Pure. The same shapes and types, all without data.
-  WholeState state_shapes(bool with_moments) const;
-  // Blocks the host. Behind a write into a whole state: takes over what this rank owns, and rounds masters into values.
-  void take_whole_state(const WholeState& whole);
+  // Pure. Without sharding every tensor whole; never a part of a shared value.
+  const std::vector<Piece>& pieces() const { return pieces_; }
+
+  enum class StateKind { kMaster, kFirstMoment, kSecondMoment };
+  // Pure. What is saved of a piece; no data for the moments of SGD.
+  TensorView state_of(size_t piece, StateKind kind) const;
+  // Stream-ordered. Behind a write into masters: rounds them into the values that this rank owns (ValueGather::updated()
+  // brings these to the others).
+  void round_masters();
 
   // Blocks the host. Starting values before rounding, in host memory (ParameterStore::TakeUnrounded).
   void take_masters(size_t entry, const std::vector<float>& values);
 
  private:
-  // A range of a tensor that this rank updates; everything [n], flat.
-  struct Piece {
-    size_t entry = 0;
-    int64_t begin = 0;  // of the tensor's elements
-    TensorView grad;
-    TensorView value;
-    TensorView master;  // the value itself where there is no master
-    Moments moments;
-  };
   void allocate_state(Device& device);
   void place_tensors(Device& device);
   void sum_blocks();
-  bool has_whole_masters() const;
-  std::vector<TensorView> parts_of(const Piece& piece, bool with_moments) const;
-  std::vector<TensorView> parts_of(const WholeState& whole, const Piece& piece, bool with_moments) const;
-  WholeState lay_out_whole(bool with_moments, std::byte* memory) const;
   bool has_masters() const { return masters_.bytes() > 0; }
 
   const ProcessGrid& grid_;

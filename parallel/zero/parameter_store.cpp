@@ -98,7 +98,8 @@ ParameterStore::ParameterStore(Device& device, const ProcessGrid& grid, const st
     : device_(device),
       dtype_(dtype),
       grad_dtype_(ashlar::grad_dtype(sharding, dtype)),
-      shard_(grid.coordinate().data % sharding.num_shards) {
+      shard_(grid.coordinate().data % sharding.num_shards),
+      is_first_instance_(grid.coordinate().data < sharding.num_shards) {
   const std::vector<FlatTensor> tensors = flat_tensors(stages);
   layout_ = lay_out_flat(tensors, sharding);
   owned_ = owned_pieces(layout_, tensors, shard_);

@@ -54,6 +54,8 @@ class ParameterStore {
 
   // What this rank owns: its part of each tensor, or every tensor whole.
   const std::vector<FlatPiece>& owned() const { return owned_; }
+  // Whether, of all ranks that own the same parts of an entry, this is the one that saves them.
+  bool saves(size_t entry) const { return entries_[entry].counted && is_first_instance_; }
   TensorView value_of(const FlatPiece& piece) const;  // [n]
   TensorView grad_of(const FlatPiece& piece) const;   // [n]: summed over micro-batches and ranks, behind the reductions
 
@@ -86,6 +88,7 @@ class ParameterStore {
   FlatLayout layout_;
   std::vector<FlatPiece> owned_;
   int shard_ = 0;
+  bool is_first_instance_ = true;
   Buffer values_;
   Buffer gathered_;
   Buffer grads_;

@@ -6,7 +6,6 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
-#include "runtime/checkpoint/blocks.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
@@ -21,20 +20,28 @@ namespace {
 // Below every usual limit of open files, and above the number of files that one rank reads in turn on most grids.
 constexpr size_t kMaxOpenFiles = 64;
 
-// Reads slices out of the files of one checkpoint, each checked when it is opened.
+// Reads slices out of the files of one checkpoint, block by block, each checked when it is read.
 class SliceReader {
  public:
   SliceReader(const Manifest& manifest, fs::path directory) : manifest_(manifest), directory_(std::move(directory)) {}
 
-  // The bytes of a stored slice, valid until the next call.
-  const std::byte* read(const std::string& name, const StoredTensor& tensor, const StoredSlice& slice) {
+  // The bytes of the block of a stored slice that begins at byte `begin` of it, valid until the next call.
+  const std::byte* read(const std::string& name, const StoredTensor& tensor, const StoredSlice& slice, uint64_t begin) {
+    const uint64_t offset = slice.offset + begin;
+    if (slice.file == last_file_ && offset == last_offset_) {
+      return data_.data();
+    }
+    last_file_.clear();
     const InputFile& file = open(slice.file);
-    data_.resize(tensor.slice_bytes(slice));
-    file.read_at(slice.offset, data_.data(), data_.size());
+    data_.resize(std::min(manifest_.hash_block_bytes, tensor.slice_bytes(slice) - begin));
+    file.read_at(offset, data_.data(), data_.size());
+    const uint64_t expected = slice.hashes.at(begin / manifest_.hash_block_bytes);
     const uint64_t found = hash_bytes(data_.data(), data_.size());
-    REQUIRE(found == slice.hash, ErrorCode::kCheckpoint,
+    REQUIRE(found == expected, ErrorCode::kCheckpoint,
             "{} is damaged: tensor \"{}\", bytes [{}, {}): expected hash {:016x}, found {:016x}", file.path().string(),
-            name, slice.offset, slice.offset + data_.size(), slice.hash, found);
+            name, offset, offset + data_.size(), expected, found);
+    last_file_ = slice.file;
+    last_offset_ = offset;
     return data_.data();
   }
 
@@ -62,6 +69,8 @@ class SliceReader {
   fs::path directory_;
   std::map<std::string, InputFile> files_;
   std::vector<std::byte> data_;
+  std::string last_file_;  // of the block in data_; empty when there is none
+  uint64_t last_offset_ = 0;
 };
 
 std::string kind_of(const std::string& name) {
@@ -109,44 +118,45 @@ const StoredTensor& find_tensor(const Manifest& manifest, const NamedSlice& want
   return stored;
 }
 
-// Fills the slices of one tensor (a rank may hold a tied one twice) in host memory, reading each stored slice at most
-// once.
-void fill(SliceReader& reader, const StoredTensor& tensor, const std::vector<const NamedSlice*>& wanted) {
-  for (const NamedSlice* slice : wanted) {
-    if (slice->shard.num_valid_elements() < slice->data.num_elements()) {
-      std::memset(slice->data.data, 0, slice->data.bytes());  // the padding; the rest is filled below
-    }
+// Fills a slice in host memory, reading those blocks of stored slices that hold some of it.
+void fill(SliceReader& reader, const Manifest& manifest, const StoredTensor& tensor, const NamedSlice& wanted,
+          std::byte* data) {
+  const TensorPiece to = wanted.piece();
+  const size_t element_bytes = dtype_bytes(tensor.dtype);
+  const TensorPiece valid = without_padding(to);
+  if (valid.end - valid.begin < to.end - to.begin) {
+    std::memset(data, 0, wanted.data.bytes());  // the padding; the rest is filled below
   }
   for (const StoredSlice& stored : tensor.slices) {
-    const Block from = block_of(tensor.shape, tensor.split_dim, stored.start, stored.size);
-    const std::byte* data = nullptr;
-    for (const NamedSlice* slice : wanted) {
-      const Block to = block_of(slice->shard);
-      if (num_common_elements(to, from) == 0) {
-        continue;
-      }
-      if (data == nullptr) {
-        data = reader.read(slice->name, tensor, stored);
-      }
-      copy_common_elements(to, slice->data.data, from, data, dtype_bytes(tensor.dtype));
+    const uint64_t bytes = tensor.slice_bytes(stored);
+    for (uint64_t begin = 0; begin < bytes;) {
+      const uint64_t end = begin + std::min(manifest.hash_block_bytes, bytes - begin);
+      TensorPiece block = tensor.piece(stored);
+      block.end = block.begin + static_cast<int64_t>(end / element_bytes);
+      block.begin += static_cast<int64_t>(begin / element_bytes);
+      for_each_common_run(block, to, [&](int64_t from_position, int64_t position, int64_t length) {
+        std::memcpy(
+            data + static_cast<size_t>(position) * element_bytes,
+            reader.read(wanted.name, tensor, stored, begin) + static_cast<size_t>(from_position) * element_bytes,
+            static_cast<size_t>(length) * element_bytes);
+      });
+      begin = end;
     }
   }
 }
 
-// The same wherever the slices lie.
-void fill(Device& device, HostCopy& copy, SliceReader& reader, const StoredTensor& tensor,
-          const std::vector<const NamedSlice*>& wanted) {
-  if (device.kind() == DeviceKind::kCpu) {
-    fill(reader, tensor, wanted);
+// The same wherever the slice lies.
+void fill(HostCopy& copy, bool in_host_memory, SliceReader& reader, const Manifest& manifest,
+          const NamedSlice& wanted) {
+  const StoredTensor& tensor = manifest.tensors.at(wanted.name);
+  std::byte* data = wanted.in_memory(SliceUse::kWrite).data;
+  if (in_host_memory) {
+    fill(reader, manifest, tensor, wanted, data);
     return;
   }
-  for (const NamedSlice* slice : wanted) {
-    std::vector<std::byte> bytes(slice->data.bytes());
-    NamedSlice on_host = *slice;
-    on_host.data.data = bytes.data();
-    fill(reader, tensor, {&on_host});
-    copy.to_device(slice->data.data, bytes.data(), bytes.size());
-  }
+  std::vector<std::byte> bytes(wanted.data.bytes());
+  fill(reader, manifest, tensor, wanted, bytes.data());
+  copy.to_device(data, bytes.data(), bytes.size());
 }
 
 }  // namespace
@@ -159,18 +169,14 @@ nlohmann::json load_checkpoint(RankContext& rank, const std::string& directory, 
     const fs::path set = CheckpointLayout(directory).set(iteration);
     Manifest manifest = read_manifest(set, iteration);
     const std::string place = (set / "manifest.json").string();
-    std::map<std::string, std::vector<const NamedSlice*>> by_name;
     for (const NamedSlice& slice : slices) {
-      DCHECK(slice.data.shape == slice.shard.local(), "{}: data {} for a shard {}", slice.name, slice.data.shape.text(),
-             slice.shard.local().text());
       find_tensor(manifest, slice, place);
-      by_name[slice.name].push_back(&slice);
     }
     check_nothing_is_left_over(manifest, all_names, place);
     SliceReader reader(manifest, set);
     HostCopy copy(rank.device);
-    for (const auto& [name, wanted] : by_name) {
-      fill(rank.device, copy, reader, manifest.tensors.at(name), wanted);
+    for (const NamedSlice& slice : slices) {
+      fill(copy, rank.device.kind() == DeviceKind::kCpu, reader, manifest, slice);
     }
     state = std::move(manifest.state);
   });

@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kFormat = "ashlar checkpoint";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 std::string hash_text(uint64_t hash) {
   return fmt::format("{:016x}", hash);
@@ -41,11 +41,17 @@ json to_json(const StoredTensor& tensor) {
   }
   json slices = json::array();
   for (const StoredSlice& slice : tensor.slices) {
+    json hashes = json::array();
+    for (const uint64_t hash : slice.hashes) {
+      hashes.push_back(hash_text(hash));
+    }
     slices.push_back({{"file", slice.file},
                       {"offset", slice.offset},
                       {"start", slice.start},
                       {"size", slice.size},
-                      {"hash", hash_text(slice.hash)}});
+                      {"begin", slice.begin},
+                      {"end", slice.end},
+                      {"hashes", std::move(hashes)}});
   }
   return {{"dtype", safetensors_dtype(tensor.dtype)},
           {"shape", std::move(shape)},
@@ -53,7 +59,16 @@ json to_json(const StoredTensor& tensor) {
           {"slices", std::move(slices)}};
 }
 
-StoredTensor tensor_from_json(const json& value, const std::string& place) {
+// Elements of what a rank holds of a tensor, without padding.
+int64_t num_held(const StoredTensor& tensor, int64_t size) {
+  Shape held = tensor.shape;
+  if (tensor.split_dim >= 0) {
+    held.set(tensor.split_dim, size);
+  }
+  return held.num_elements();
+}
+
+StoredTensor tensor_from_json(const json& value, int version, const std::string& place) {
   StoredTensor tensor;
   const std::string dtype = value.at("dtype").get<std::string>();
   const std::optional<DType> known = dtype_of_safetensors(dtype);
@@ -63,52 +78,93 @@ StoredTensor tensor_from_json(const json& value, const std::string& place) {
     tensor.shape.append(size.get<int64_t>());
   }
   tensor.split_dim = value.at("split_dim").get<int>();
+  REQUIRE(tensor.split_dim >= -1 && tensor.split_dim < tensor.shape.num_dims(), ErrorCode::kCheckpoint,
+          "{}: expected a split_dim of {}, found {}", place, tensor.shape.text(), tensor.split_dim);
   for (const json& entry : value.at("slices")) {
-    tensor.slices.push_back({entry.at("file").get<std::string>(), entry.at("offset").get<uint64_t>(),
-                             entry.at("start").get<int64_t>(), entry.at("size").get<int64_t>(),
-                             parse_hash(entry.at("hash").get<std::string>(), place)});
+    StoredSlice slice{.file = entry.at("file").get<std::string>(),
+                      .offset = entry.at("offset").get<uint64_t>(),
+                      .start = entry.at("start").get<int64_t>(),
+                      .size = entry.at("size").get<int64_t>()};
+    if (version == 1) {
+      slice.end = num_held(tensor, slice.size);
+      slice.hashes = {parse_hash(entry.at("hash").get<std::string>(), place)};
+    } else {
+      slice.begin = entry.at("begin").get<int64_t>();
+      slice.end = entry.at("end").get<int64_t>();
+      for (const json& hash : entry.at("hashes")) {
+        slice.hashes.push_back(parse_hash(hash.get<std::string>(), place));
+      }
+    }
+    tensor.slices.push_back(std::move(slice));
   }
   return tensor;
 }
 
-void check_tensor(const Manifest& manifest, StoredTensor& tensor, const std::string& place) {
-  REQUIRE(tensor.split_dim >= -1 && tensor.split_dim < tensor.shape.num_dims(), ErrorCode::kCheckpoint,
-          "{}: split dim {} of a tensor of shape {}", place, tensor.split_dim, tensor.shape.text());
-  std::sort(tensor.slices.begin(), tensor.slices.end(),
-            [](const StoredSlice& a, const StoredSlice& b) { return a.start < b.start; });
-  if (tensor.split_dim < 0) {
-    REQUIRE(tensor.slices.size() == 1, ErrorCode::kCheckpoint,
-            "{}: expected one slice of this unsplit tensor, found {}", place, tensor.slices.size());
-  } else {
-    int64_t expected = 0;
-    for (const StoredSlice& slice : tensor.slices) {
-      REQUIRE(slice.start == expected && slice.size > 0, ErrorCode::kCheckpoint,
-              "{}: {} along dim {} of {}: expected a slice that starts at {}, found [{}, {}) in {}", place,
-              slice.start > expected ? "a slice is missing" : "slices overlap", tensor.split_dim, tensor.shape.text(),
-              expected, slice.start, slice.start + slice.size, slice.file);
-      expected += slice.size;
+// Slices of one start must share one size and follow each other without gaps; so must the starts.
+void check_cover(StoredTensor& tensor, const std::string& place) {
+  std::sort(tensor.slices.begin(), tensor.slices.end(), [](const StoredSlice& a, const StoredSlice& b) {
+    return std::pair(a.start, a.begin) < std::pair(b.start, b.begin);
+  });
+  const int64_t end = tensor.split_dim < 0 ? 0 : tensor.shape[tensor.split_dim];
+  int64_t start = 0;
+  size_t at = 0;
+  do {
+    const int64_t size = at < tensor.slices.size() && tensor.slices[at].start == start ? tensor.slices[at].size : 0;
+    int64_t covered = 0;
+    for (; at < tensor.slices.size() && tensor.slices[at].start == start; ++at) {
+      const StoredSlice& slice = tensor.slices[at];
+      REQUIRE(slice.size == size && size >= 0 && size <= end - start && slice.begin == covered && slice.end > covered,
+              ErrorCode::kCheckpoint,
+              "{}: {} at {} along dim {} of {}: expected one that begins at element {} of {} indices, found [{}, {}) "
+              "of {} in {}",
+              place, slice.begin > covered ? "a slice is missing" : "slices overlap", start, tensor.split_dim,
+              tensor.shape.text(), covered, size, slice.begin, slice.end, slice.size, slice.file);
+      covered = slice.end;
     }
-    REQUIRE(expected == tensor.shape[tensor.split_dim], ErrorCode::kCheckpoint,
-            "{}: a slice is missing along dim {} of {}: the slices end at {}", place, tensor.split_dim,
-            tensor.shape.text(), expected);
-  }
+    const int64_t expected = num_held(tensor, size);
+    REQUIRE(covered == expected && (size > 0 || start == end), ErrorCode::kCheckpoint,
+            "{}: a slice is missing at {} along dim {} of {}: those of {} indices there end at element {}", place,
+            start, tensor.split_dim, tensor.shape.text(), size, covered);
+    start += size;
+  } while (start < end);
+  REQUIRE(at == tensor.slices.size(), ErrorCode::kCheckpoint,
+          "{}: slices overlap along dim {} of {}: found one at {} in {}", place, tensor.split_dim, tensor.shape.text(),
+          at < tensor.slices.size() ? tensor.slices[at].start : 0,
+          at < tensor.slices.size() ? tensor.slices[at].file : "");
+}
+
+void check_tensor(const Manifest& manifest, StoredTensor& tensor, const std::string& place) {
+  check_cover(tensor, place);
   for (const StoredSlice& slice : tensor.slices) {
+    const uint64_t bytes = tensor.slice_bytes(slice);
     const auto file = manifest.files.find(slice.file);
     REQUIRE(file != manifest.files.end() && slice.offset <= file->second.bytes &&
-                tensor.slice_bytes(slice) <= file->second.bytes - slice.offset,
+                bytes <= file->second.bytes - slice.offset,
             ErrorCode::kCheckpoint, "{}: its slice at byte {} lies outside of file \"{}\"", place, slice.offset,
             slice.file);
+    const uint64_t num_blocks = (bytes - 1) / manifest.hash_block_bytes + 1;
+    REQUIRE(slice.hashes.size() == num_blocks, ErrorCode::kCheckpoint,
+            "{}: its slice at byte {} of {}: expected {} hashes, found {}", place, slice.offset, slice.file, num_blocks,
+            slice.hashes.size());
   }
 }
 
 }  // namespace
 
 uint64_t StoredTensor::slice_bytes(const StoredSlice& slice) const {
-  Shape held = shape;
-  if (split_dim >= 0) {
-    held.set(split_dim, slice.size);
+  return static_cast<uint64_t>(slice.end - slice.begin) * dtype_bytes(dtype);
+}
+
+TensorPiece StoredTensor::piece(const StoredSlice& slice) const {
+  return {shape, split_dim, slice.start, slice.size, slice.begin, slice.end};
+}
+
+std::vector<uint64_t> hash_blocks(const std::byte* data, uint64_t bytes, uint64_t block_bytes) {
+  std::vector<uint64_t> hashes;
+  for (uint64_t begin = 0; begin < bytes; begin += block_bytes) {
+    hashes.push_back(hash_bytes(data + begin, std::min(block_bytes, bytes - begin)));
   }
-  return static_cast<uint64_t>(held.num_elements()) * dtype_bytes(dtype);
+  return hashes;
 }
 
 std::string manifest_text(const Manifest& manifest) {
@@ -126,6 +182,7 @@ std::string manifest_text(const Manifest& manifest) {
                          {"iteration", manifest.iteration},
                          {"num_ranks", manifest.num_ranks},
                          {"state", manifest.state},
+                         {"hash_block_bytes", manifest.hash_block_bytes},
                          {"files", std::move(files)},
                          {"tensors", std::move(tensors)}};
   return document.dump(1) + "\n";
@@ -134,10 +191,16 @@ std::string manifest_text(const Manifest& manifest) {
 Manifest parse_manifest(const std::string& text, const std::string& place) {
   try {
     const json document = json::parse(text);
-    REQUIRE(document.at("format") == kFormat && document.at("version") == kVersion, ErrorCode::kCheckpoint,
-            "{}: expected format \"{}\" version {}, found {} version {}", place, kFormat, kVersion,
-            document.at("format").dump(), document.at("version").dump());
+    const json& version = document.at("version");
+    REQUIRE(document.at("format") == kFormat && (version == 1 || version == kVersion), ErrorCode::kCheckpoint,
+            "{}: expected format \"{}\" version 1 or {}, found {} version {}", place, kFormat, kVersion,
+            document.at("format").dump(), version.dump());
     Manifest manifest;
+    if (version != 1) {
+      manifest.hash_block_bytes = document.at("hash_block_bytes").get<uint64_t>();
+      REQUIRE(manifest.hash_block_bytes > 0 && manifest.hash_block_bytes % 8 == 0, ErrorCode::kCheckpoint,
+              "{}: expected hash_block_bytes in multiples of 8, found {}", place, manifest.hash_block_bytes);
+    }
     manifest.iteration = document.at("iteration").get<int64_t>();
     manifest.num_ranks = document.at("num_ranks").get<int>();
     manifest.state = document.at("state");
@@ -148,7 +211,8 @@ Manifest parse_manifest(const std::string& text, const std::string& place) {
                               parse_hash(file.at("header_hash").get<std::string>(), place)};
     }
     for (const auto& [name, tensor] : document.at("tensors").items()) {
-      manifest.tensors[name] = tensor_from_json(tensor, fmt::format("{}: tensor \"{}\"", place, name));
+      manifest.tensors[name] =
+          tensor_from_json(tensor, version.get<int>(), fmt::format("{}: tensor \"{}\"", place, name));
     }
     return manifest;
   } catch (const json::exception& problem) {

@@ -2,7 +2,6 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
-#include "runtime/checkpoint/blocks.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
@@ -14,25 +13,41 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// What this rank writes: owned slices that are not all padding.
-std::vector<const NamedSlice*> slices_to_write(std::span<const NamedSlice> slices) {
-  std::vector<const NamedSlice*> written;
+// A slice that this rank writes, without its padding.
+struct Written {
+  const NamedSlice* slice = nullptr;
+  TensorPiece piece;
+
+  int64_t num_elements() const { return piece.end - piece.begin; }
+  bool is_whole() const {
+    Shape held = piece.global;
+    if (piece.split_dim >= 0) {
+      held.set(piece.split_dim, piece.extent);
+    }
+    return num_elements() == held.num_elements();
+  }
+  SafetensorsEntry entry() const {
+    if (!is_whole()) {  // a rank may hold several parts of one slice
+      return {fmt::format("{}[{}:{}]", slice->name, piece.begin, piece.end), slice->data.dtype, {num_elements()}};
+    }
+    Shape shape = piece.global;
+    if (piece.split_dim >= 0) {
+      shape.set(piece.split_dim, piece.extent);
+    }
+    return {slice->name, slice->data.dtype, shape};
+  }
+};
+
+// Owned slices that are not all padding.
+std::vector<Written> slices_to_write(std::span<const NamedSlice> slices) {
+  std::vector<Written> written;
   for (const NamedSlice& slice : slices) {
-    DCHECK(slice.data.shape == slice.shard.local(), "{}: data {} for a shard {}", slice.name, slice.data.shape.text(),
-           slice.shard.local().text());
-    if (slice.owned && slice.shard.num_valid_elements() > 0) {
-      written.push_back(&slice);
+    const TensorPiece piece = without_padding(slice.piece());
+    if (slice.owned && piece.begin < piece.end) {
+      written.push_back({&slice, piece});
     }
   }
   return written;
-}
-
-Shape valid_shape(const ShardSpec& shard) {
-  Shape shape = shard.local();
-  if (shard.split_dim >= 0) {
-    shape.set(shard.split_dim, shard.num_valid());
-  }
-  return shape;
 }
 
 // Slices as they are written: in host memory, in one piece, without padding.
@@ -42,17 +57,20 @@ class SliceBytes {
 
   // Valid until the next call.
   const std::byte* of(const NamedSlice& slice) {
-    const std::byte* data = copy_.on_host(slice.data, from_device_).data;
-    const Shape valid = valid_shape(slice.shard);
-    if (valid == slice.data.shape || slice.shard.split_dim == 0) {
-      return data;
-    }
-    // Padding lies between the elements: a padded split dim that is not the first.
+    const std::byte* data = copy_.on_host(slice.in_memory(SliceUse::kRead), from_device_).data;
     const size_t element_bytes = dtype_bytes(slice.data.dtype);
-    without_padding_.resize(static_cast<size_t>(valid.num_elements()) * element_bytes);
-    const Block held = block_of(slice.shard);
-    copy_common_elements({held.origin, valid}, without_padding_.data(), held, data, element_bytes);
-    return without_padding_.data();
+    size_t num_runs = 0;
+    for_each_run(slice.piece(), [&](int64_t, int64_t, int64_t) { ++num_runs; });
+    without_padding_.clear();
+    for_each_run(slice.piece(), [&](int64_t position, int64_t, int64_t length) {
+      const std::byte* run = data + static_cast<size_t>(position) * element_bytes;
+      if (num_runs == 1) {
+        data = run;
+      } else {
+        without_padding_.insert(without_padding_.end(), run, run + static_cast<size_t>(length) * element_bytes);
+      }
+    });
+    return num_runs == 1 ? data : without_padding_.data();
   }
 
  private:
@@ -65,16 +83,17 @@ class SliceBytes {
 Manifest write_slices(Device& device, Storage& storage, const fs::path& directory, const std::string& file_name,
                       const SaveRequest& request) {
   Manifest part;
+  part.hash_block_bytes = request.hash_block_bytes;
   for (const NamedSlice& slice : request.slices) {  // also the ones that others have to write: missing ones are noticed
     part.tensors[slice.name] = {slice.data.dtype, slice.shard.global, slice.shard.split_dim, {}};
   }
-  const std::vector<const NamedSlice*> slices = slices_to_write(request.slices);
+  const std::vector<Written> slices = slices_to_write(request.slices);
   if (slices.empty()) {
     return part;
   }
   std::vector<SafetensorsEntry> entries;
-  for (const NamedSlice* slice : slices) {
-    entries.push_back({slice->name, slice->data.dtype, valid_shape(slice->shard)});
+  for (const Written& written : slices) {
+    entries.push_back(written.entry());
   }
   const SafetensorsLayout layout = lay_out_safetensors(entries, {{"iteration", std::to_string(request.iteration)}});
 
@@ -82,11 +101,12 @@ Manifest write_slices(Device& device, Storage& storage, const fs::path& director
   file.append(layout.header.data(), layout.header.size());
   SliceBytes bytes(device);
   for (size_t i = 0; i < slices.size(); ++i) {
-    const NamedSlice& slice = *slices[i];
-    const std::byte* data = bytes.of(slice);
+    const auto& [slice, piece] = slices[i];
+    const std::byte* data = bytes.of(*slice);
     file.append(data, entries[i].bytes());
-    part.tensors[slice.name].slices.push_back({file_name, layout.offsets[i], slice.shard.begin(),
-                                               slice.shard.num_valid(), hash_bytes(data, entries[i].bytes())});
+    part.tensors[slice->name].slices.push_back({file_name, layout.offsets[i], piece.start, piece.extent, piece.begin,
+                                                piece.end,
+                                                hash_blocks(data, entries[i].bytes(), request.hash_block_bytes)});
   }
   file.finish();
   part.files[file_name] = {layout.file_bytes, layout.header.size(),
@@ -147,8 +167,8 @@ void commit(Storage& storage, const Log& log, const CheckpointLayout& layout, in
 
 void check_save_directory(RankContext& rank, const std::string& directory, std::span<const NamedSlice> slices) {
   uint64_t bytes = 0;
-  for (const NamedSlice* slice : slices_to_write(slices)) {
-    bytes += static_cast<uint64_t>(slice->shard.num_valid_elements()) * dtype_bytes(slice->data.dtype);
+  for (const Written& written : slices_to_write(slices)) {
+    bytes += written.entry().bytes();
   }
   uint64_t needed = 0;
   for (const std::string& text : all_gather_text(rank.world, std::to_string(bytes))) {
@@ -196,6 +216,7 @@ void save_checkpoint(RankContext& rank, const SaveRequest& request, const nlohma
       manifest.iteration = request.iteration;
       manifest.num_ranks = rank.world.size();
       manifest.state = state;
+      manifest.hash_block_bytes = request.hash_block_bytes;
       const std::string place = new_set.string();
       for (const std::string& text : parts) {
         merge_manifest(manifest, parse_manifest(text, place), place);

@@ -2,6 +2,7 @@
 // read and write once.
 #include <fmt/format.h>
 
+#include "kernels/accumulate.h"
 #include "kernels/activation.h"
 #include "kernels/cast.h"
 #include "kernels/cross_entropy.h"
@@ -62,7 +63,8 @@ void elements(Bench& bench, Rows& rows, int64_t r, int64_t c) {
            [&] { kernels::activation_forward(y, x, kernels::Activation::kGeluTanh, stream); });
   rows.add("GELU backward" + shape, 3 * n * kTBytes,
            [&] { kernels::activation_backward(y, dy, x, kernels::Activation::kGeluTanh, stream); });
-  rows.add("add" + shape, 3 * n * kTBytes, [&] { kernels::add(y, x, stream); });
+  rows.add("accumulate bf16" + shape, 3 * n * kTBytes,
+           [&] { kernels::accumulate(y, x, kernels::Write::kAdd, stream); });
   rows.add("cast bf16 to fp32" + shape, n * (kTBytes + 4), [&] { kernels::cast(wide, x, stream); });
   rows.add("bias gradient" + shape, n * kTBytes,
            [&] { kernels::bias_backward(db, dy, kernels::Write::kOverwrite, stream); });

@@ -145,22 +145,5 @@ TEST(AddBiasResidual, AddsWithAndWithoutBiasAndInPlace) {
   }
 }
 
-TEST(Add, Adds) {
-  for (const int64_t n : kSizes) {
-    const auto x = random_values<double>(n, 1);
-    const auto before = random_values<double>(n, 2);
-    auto y = before;
-    on_queued_stream([&](Stream& stream) { add(view(y), view(x), stream); });
-    for (size_t i = 0; i < y.size(); ++i) {
-      ASSERT_EQ(y[i], before[i] + x[i]);
-    }
-  }
-}
-
-TEST(Add, RefusesViewsThatDoNotFit) {
-  std::vector<float> x(4), y(5);
-  EXPECT_THROW(with_threads(1, [&](Stream& stream) { add(view(y), view(x), stream); }), Error);
-}
-
 }  // namespace
 }  // namespace ashlar::kernels

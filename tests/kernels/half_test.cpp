@@ -68,12 +68,6 @@ TYPED_TEST(Halves, ActivationsAndSums) {
     both([&](auto& row,
              Stream& s) { add_bias_residual(row.matrix(row.y), row.matrix(row.x), row.matrix(row.b), {}, s); },
          "sum");
-    both(
-        [&](auto& row, Stream& s) {
-          row.y = row.x;
-          add(row.matrix(row.y), row.matrix(row.b), s);
-        },
-        "add");
   }
 }
 

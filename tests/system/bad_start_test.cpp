@@ -45,6 +45,14 @@ TEST_F(BadStart, SizesThatDoNotDivide) {
                  {"--seq-length 16 is longer than --max-position-embeddings 8", "nearest legal --seq-length: 8"});
 }
 
+TEST_F(BadStart, SharingAmongDataRanks) {
+  expect_refused(4, tiny().with("--zero-stage 3 --data-parallel-sharding-strategy optim_grads"),
+                 {"--zero-stage 3 and --data-parallel-sharding-strategy optim_grads contradict each other"});
+  expect_refused(4, tiny().with("--zero-stage 2 --num-distributed-optimizer-instances 3"),
+                 {"--num-distributed-optimizer-instances 3 does not divide the data size 4", "nearest legal value: 2"});
+  expect_refused(2, tiny().with("--grad-reduce often"), {"--grad-reduce", "step", "micro-batch", "often"});
+}
+
 TEST_F(BadStart, StagesWithoutLayers) {
   expect_refused(4, tiny().with("--pipeline-model-parallel-size 4 --num-layers 3"),
                  {"--pipeline-model-parallel-size 4 has more stages than --num-layers 3 has layers",

@@ -78,6 +78,28 @@ TEST_F(Checkpoints, AnyGridGoesOn) {
   go_on(8, Flags(kGrid221));
 }
 
+// A run of the first format: two steps on tensor 2 x pipeline 2. Losses and norms are those with which that version
+// went on.
+TEST_F(Checkpoints, OfTheFirstFormatGoesOn) {
+  fs::copy(GOLDEN "/checkpoint_v1_run", path("ck"), fs::copy_options::recursive);
+  const Flags flags(
+      "--mock-data --num-layers 2 --hidden-size 8 --num-attention-heads 2 --seq-length 8 --vocab-size 15 "
+      "--make-vocab-size-divisible-by 1 --tokenizer-type NullTokenizer --micro-batch-size 1 --global-batch-size 4 "
+      "--train-iters 4 --lr 1e-2 --lr-decay-style constant --load ck");
+  const double losses[] = {2.7906780019402504, 2.77323879301548}, norms[] = {0.6347253652776245, 0.6108750531232701};
+  for (const int num_ranks : {1, 2}) {
+    const std::string metrics = "m" + std::to_string(num_ranks) + ".jsonl";
+    expect_success(
+        pretrain(num_ranks, flags.with("--metrics-file " + metrics + (num_ranks == 2 ? " --zero-stage 1" : ""))));
+    const std::vector<StepLine> steps = steps_of(metrics);
+    ASSERT_EQ(steps.size(), 2u);
+    for (size_t at = 0; at < 2; ++at) {
+      EXPECT_NEAR(steps[at].loss.get<double>(), losses[at], 1e-5);
+      EXPECT_NEAR(steps[at].grad_norm.get<double>(), norms[at], 1e-4);
+    }
+  }
+}
+
 TEST_F(Checkpoints, LoadWithoutCheckpoint) {
   const Snapshot before = snapshot();
   expect_error(pretrain(2, tiny().with("--load nothing")), ErrorCode::kCheckpoint,

@@ -41,7 +41,9 @@ TEST_F(Equality, VerifyLayout) {
       {4, "--pipeline-model-parallel-size 4 --pipeline-schedule gpipe --num-layers 6"},
       {4, "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1 --use-tp-pp-dp-mapping"},
       {8, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --pipeline-schedule 1f1b"},
-      {8, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --pipeline-schedule gpipe"}};
+      {8, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --pipeline-schedule gpipe"},
+      {4, "--pipeline-model-parallel-size 2 --use-megatron-fsdp --overlap-param-gather --overlap-grad-reduce"},
+      {4, "--zero-stage 2 --num-distributed-optimizer-instances 2"}};
   for (const GridCase& grid : cases) {
     SCOPED_TRACE(grid.flags);
     const Ended ended = pretrain(grid.num_ranks, tiny().with("--verify-layout 5").with(grid.flags));
@@ -95,6 +97,38 @@ TEST_F(Equality, RepetitionAndSchedulesAreBitEqual) {
       EXPECT_EQ(step.hashes[rank], step.hashes[rank + 2]);
     }
   }
+}
+
+// Whatever data ranks share out: the same losses, norms, weights and files; and a tied model's exported files hold all
+// that a rank on its own needs.
+TEST_F(Equality, StagesOfSharing) {
+  const Flags flags = tiny().with(kGrid122).with(
+      "--grad-reduce micro-batch --check-weight-hash --eval-interval 6 --eval-iters 2 --lr-decay-style constant");
+  std::vector<StepLine> expected;
+  Snapshot files;
+  double validation = 0;
+  for (const std::string stage : {"0", "1", "2", "3"}) {
+    const Ended ended = pretrain(
+        4, flags.with("--zero-stage " + stage + " --metrics-file stage" + stage + ".jsonl --save-hf hf" + stage));
+    expect_success(ended);
+    const std::vector<StepLine> steps = steps_of("stage" + stage + ".jsonl");
+    const Snapshot exported = snapshot("hf" + stage);
+    ASSERT_EQ(steps.size(), 6u);
+    EXPECT_GT(exported.size(), 1u);
+    if (stage == "0") {
+      expected = steps;
+      files = exported;
+      validation = validation_loss(ended);
+    }
+    EXPECT_EQ(steps, expected) << "stage " << stage;
+    EXPECT_EQ(exported, files) << "stage " << stage;
+    EXPECT_EQ(validation_loss(ended), validation) << "stage " << stage;
+  }
+  const Ended loaded =
+      pretrain(1, Flags("--mock-data --load-hf hf3 --micro-batch-size 2 --global-batch-size 8 --train-iters 1 "
+                        "--lr 1e-30 --eval-interval 1 --eval-iters 2"));
+  expect_success(loaded);
+  EXPECT_NEAR(validation_loss(loaded) / validation, 1, 2e-6);
 }
 
 // Messages far beyond the eager limit: both ends must be posted before either can go on.

@@ -47,29 +47,6 @@ TEST(CudaActivation, EqualsTheCpu) {
   }
 }
 
-// The CPU's sums in fp32, rounded once.
-template <typename T>
-void compare_add(int64_t n, size_t shift) {
-  const auto x = random_elements<T>(n, 1), before = random_elements<T>(n, 2);
-  const auto x32 = as_float(x);
-  auto y = as_float(before);
-  cpu::add(y.data(), x32.data(), n);
-  const auto outputs = under_every_order(fmt::format("add n {} shift {}", n, shift), [&] {
-    const OnDevice<T> device_x(x), device_y(before, shift);
-    cuda::add(element_of<T>(), device_y.get(), device_x.get(), n, nullptr);
-    return std::array{device_y.values()};
-  });
-  EXPECT_TRUE(same_bits(outputs[0], rounded_to<T>(y))) << dtype_name(DTypeOf<T>::value) << " " << n;
-}
-
-TEST(CudaAdd, HasTheBitsOfTheCpu) {
-  for (const int64_t n : kSizes) {
-    for (const size_t shift : {0, 1}) {
-      for_all_elements([&](auto zero) { compare_add<decltype(zero)>(n, shift); });
-    }
-  }
-}
-
 template <typename T>
 void compare_add_bias_residual(int64_t rows, int64_t columns, bool has_bias) {
   const auto a = random_elements<T>(rows * columns, 1), b = random_elements<T>(rows * columns, 2);

@@ -148,8 +148,6 @@ TEST(Dispatch, RowsAndElements) {
       keep({y});
       add_bias_residual(y, x, dy, beta, s.stream());
       keep({y});
-      add(y, x, s.stream());
-      keep({y});
       const Shape samples{3, kRows / 3, kColumns};
       const Dropout dropout{.probability = 0.3, .key = {3, 5}, .first_sample = 7};
       dropout_forward(y.reshaped(samples), x.reshaped(samples), beta, dy.reshaped(samples), dropout, 0, s.stream());
@@ -320,9 +318,10 @@ TEST(Dispatch, RefusesAStreamThatWasNotPrepared) {
   const auto stream = device->create_stream();
   const Buffer memory = device->allocate(64, "test");
   const TensorView x{memory.data(), DType::kF32, {8}};
-  EXPECT_THAT(error_of([&] { add(x, x, *stream); }), testing::HasSubstr("add: prepare_kernels was not called"));
+  EXPECT_THAT(error_of([&] { accumulate(x, x, Write::kAdd, *stream); }),
+              testing::HasSubstr("accumulate: prepare_kernels was not called"));
   prepare_kernels(*stream, {});
-  add(x, x, *stream);
+  accumulate(x, x, Write::kAdd, *stream);
   EXPECT_THAT(error_of([&] { prepare_kernels(*stream, {}); }), testing::HasSubstr("before"));
   stream->synchronize();
 }
@@ -336,7 +335,8 @@ TEST(Dispatch, NamesWhatAGpuDoesNotTake) {
               testing::AllOf(testing::HasSubstr("--gemm own"), testing::HasSubstr("16 bits")));
   EXPECT_THAT(error_of([&] { linear_forward(halves, halves, halves, {}, own.stream()); }),
               testing::AllOf(testing::HasSubstr("--gemm own"), testing::HasSubstr("multiple of 8")));
-  EXPECT_THAT(error_of([&] { add(doubles, doubles, own.stream()); }), testing::HasSubstr("not fp64"));
+  EXPECT_THAT(error_of([&] { accumulate(doubles, doubles, Write::kAdd, own.stream()); }),
+              testing::HasSubstr("not fp64"));
   const TensorView tokens = own.ints({1, 2, 3, 4, 5, 6, 7, 0});
   EXPECT_THAT(error_of([&] { embedding_backward(wide, wide, tokens, {}, 0, 8, own.stream()); }),
               testing::HasSubstr("order of the tokens"));

@@ -45,16 +45,21 @@ struct Numbers {
   std::vector<float> param, first, second, grad;
 };
 
+// By how many elements operands lie off 16 bytes.
+struct Shifts {
+  size_t state = 0, grad = 0, copy = 0;
+};
+
 // With a copy of T, or with none when T is float.
 template <typename T, typename Grad>
-void compare_updates(int64_t n, size_t shift) {
+void compare_updates(int64_t n, const Shifts& shifts) {
   constexpr bool kHasCopy = !std::is_same_v<T, float>;
   using Copy = std::conditional_t<kHasCopy, T, BFloat16>;
   const Numbers before(n);
   const auto grad = rounded_to<Grad>(before.grad);
   const std::vector<double> scalars = some_scalars();
-  const std::string what = fmt::format("n {} shift {} copy {} gradients {}", n, shift, dtype_name(DTypeOf<T>::value),
-                                       dtype_name(DTypeOf<Grad>::value));
+  const std::string what = fmt::format("n {} shifts {} {} {} copy {} gradients {}", n, shifts.state, shifts.grad,
+                                       shifts.copy, dtype_name(DTypeOf<T>::value), dtype_name(DTypeOf<Grad>::value));
 
   Numbers adamw = before;
   std::vector<Copy> adamw_copy(before.param.size());
@@ -65,10 +70,10 @@ void compare_updates(int64_t n, size_t shift) {
   cpu::sgd_step(sgd.param.data(), grad.data(), kHasCopy ? sgd_copy.data() : nullptr, n, scalars.data(), kDecay);
 
   const auto outputs = under_every_order(what, [&] {
-    const OnDevice<float> p(before.param, shift), m(before.first, shift), v(before.second, shift),
-        sgd_p(before.param, shift);
-    const OnDevice<Grad> g(grad, shift);
-    const OnDevice<Copy> copy(adamw_copy.size(), shift), other_copy(sgd_copy.size(), shift);
+    const OnDevice<float> p(before.param, shifts.state), m(before.first, shifts.state), v(before.second, shifts.state),
+        sgd_p(before.param, shifts.state);
+    const OnDevice<Grad> g(grad, shifts.grad);
+    const OnDevice<Copy> copy(adamw_copy.size(), shifts.copy), other_copy(sgd_copy.size(), shifts.copy);
     const OnDevice<double> s(scalars);
     const Element element = element_of<Copy>(), grad_element = element_of<Grad>();
     cuda::adamw_step(p.get(), m.get(), v.get(), g.get(), grad_element, kHasCopy ? copy.get() : nullptr, element, n,
@@ -89,10 +94,10 @@ void compare_updates(int64_t n, size_t shift) {
 
 TEST(CudaUpdates, HaveTheBitsOfTheCpu) {
   for (const int64_t n : kSizes) {
-    for (const size_t shift : {0, 1}) {
+    for (const Shifts& shifts : {Shifts{}, {1, 1, 1}, {.grad = 1}, {.copy = 1}}) {
       for_all_elements([&](auto copy) {
-        compare_updates<decltype(copy), float>(n, shift);
-        compare_updates<decltype(copy), BFloat16>(n, shift);
+        compare_updates<decltype(copy), float>(n, shifts);
+        compare_updates<decltype(copy), BFloat16>(n, shifts);
       });
     }
   }

@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "kernels/cuda/accumulate.h"
 #include "kernels/cuda/activation.h"
 #include "runtime/base/error.h"
 #include "runtime/device/cuda/cuda_device.h"
@@ -49,7 +50,7 @@ class KernelsOnStreams : public testing::Test {
       if (!forget_to_wait) {
         second->wait(*done);
       }
-      cuda::add(Element::kF32, x_data, y_data, kSize, cuda_stream(*second).handle());
+      cuda::accumulate(x_data, Element::kF32, y_data, Element::kF32, kSize, cuda_stream(*second).handle());
       second->copy(values, x_data, kBytes);
       second->synchronize();
       first->synchronize();
@@ -74,7 +75,7 @@ TEST_F(KernelsOnStreams, RunInTheOrderOfStreamsAndEvents) {
 
 TEST_F(KernelsOnStreams, AForgottenWaitIsReportedWithTheKernelsName) {
   for (uint64_t seed = 0; seed < 5; ++seed) {
-    EXPECT_THAT(run(seed, standin::Delays::kRandom, true), testing::Contains(testing::HasSubstr("add_kernel")));
+    EXPECT_THAT(run(seed, standin::Delays::kRandom, true), testing::Contains(testing::HasSubstr("accumulate_kernel")));
   }
 }
 

@@ -31,12 +31,24 @@ HfConfig untied() {
   return config;
 }
 
-// A model over tensor x pipeline ranks, as a job holds it. Every element is a number of its name and its index in the
-// HUGGING FACE file: value(name, index), worked out here from the definition of Conv1D and not by the code under test.
+struct Layout {
+  int tensor = 1;
+  int pipeline = 1;
+  int data = 1;  // ranks that share out what each of the others holds
+
+  int num_ranks() const { return tensor * pipeline * data; }
+};
+constexpr Layout kLayouts[] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {1, 1, 3}, {2, 1, 2}, {1, 2, 2}};
+
+// A model over tensor x pipeline x data ranks, as a job holds it. Every element is a number of its name and its index
+// in the HUGGING FACE file: value(name, index), worked out here from the definition of Conv1D and not by the code under
+// test.
 class Model {
  public:
-  Model(const HfConfig& config, int rank, int tensor, int pipeline) : tensor_(tensor), tensor_rank_(rank % tensor) {
-    const int stage = rank / tensor;
+  Model(const HfConfig& config, int rank, Layout layout)
+      : layout_(layout), tensor_rank_(rank % layout.tensor), data_rank_(rank / layout.tensor % layout.data) {
+    const int stage = rank / (layout.tensor * layout.data);
+    const int tensor = layout.tensor, pipeline = layout.pipeline;
     const bool first = stage == 0;
     const bool last = stage == pipeline - 1;
     const int64_t width = config.n_embd;
@@ -66,8 +78,11 @@ class Model {
       if (!config.tie_word_embeddings) {
         add("model/lm_head.weight", {config.vocab_size, width}, 0, padded);
       } else if (!first) {
+        const size_t others = slices_.size();
         add("model/wte.weight", {config.vocab_size, width}, 0, padded);  // its second holder
-        slices_.back().owned = false;
+        for (size_t at = others; at < slices_.size(); ++at) {
+          slices_[at].owned = false;
+        }
       }
     }
   }
@@ -106,9 +121,19 @@ class Model {
  private:
   void add(const std::string& name, Shape shape, int split_dim = -1, int64_t padded = 0) {
     const ShardSpec shard = split_dim < 0 ? ShardSpec::replicated(shape)
-                                          : ShardSpec::split(shape, split_dim, tensor_rank_, tensor_, padded);
-    std::vector<float>& memory = memory_.emplace_back(static_cast<size_t>(shard.local().num_elements()));
-    slices_.push_back({name, shard, view_of(memory.data(), shard.local()), split_dim >= 0 || tensor_rank_ == 0});
+                                          : ShardSpec::split(shape, split_dim, tensor_rank_, layout_.tensor, padded);
+    const int64_t count = shard.local().num_elements();
+    // A part of each half, as two buckets give: ranges that begin and end within rows.
+    for (int half = 0; half < (layout_.data == 1 ? 1 : 2); ++half) {
+      const int64_t parts = layout_.data == 1 ? 1 : 2 * layout_.data, part = half * layout_.data + data_rank_;
+      const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
+      std::vector<float>& memory = memory_.emplace_back(static_cast<size_t>(end - begin));
+      slices_.push_back({.name = name,
+                         .shard = shard,
+                         .data = view_of(memory.data(), {end - begin}),
+                         .owned = split_dim >= 0 || tensor_rank_ == 0,
+                         .begin = begin});
+    }
   }
 
   // Visits each local element with what it should be; nullptr for padding.
@@ -120,7 +145,7 @@ class Model {
     const int64_t out = global.num_elements() / in;
     std::vector<bool> valid(static_cast<size_t>(slice.data.num_elements()), false);
     float* data = slice.data.as<float>();
-    slice.shard.for_each_run([&](int64_t local, int64_t index, int64_t length) {
+    for_each_run(slice.piece(), [&](int64_t local, int64_t index, int64_t length) {
       for (int64_t i = 0; i < length; ++i) {
         const int64_t ours = index + i;  // [out, in]
         const float expected = value(name, conv1d ? (ours % in) * out + ours / in : ours);
@@ -135,21 +160,16 @@ class Model {
     }
   }
 
-  int tensor_;
+  Layout layout_;
   int tensor_rank_;
+  int data_rank_;
   std::deque<std::vector<float>> memory_;
   std::vector<NamedSlice> slices_;
 };
 
-struct Layout {
-  int tensor;
-  int pipeline;
-};
-constexpr Layout kLayouts[] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}};
-
 void save(const fs::path& directory, const HfConfig& config, Layout layout, const StorageOptions& options = {}) {
-  run_thread_ranks(layout.tensor * layout.pipeline, [&](RankContext& rank) {
-    Model model(config, rank.world.rank(), layout.tensor, layout.pipeline);
+  run_thread_ranks(layout.num_ranks(), [&](RankContext& rank) {
+    Model model(config, rank.world.rank(), layout);
     model.fill();
     save_hf(rank, directory.string(), config, model.slices(), options);
   });
@@ -157,12 +177,12 @@ void save(const fs::path& directory, const HfConfig& config, Layout layout, cons
 
 // The error or the first wrong number; empty when all is right.
 std::string load_problem(
-    const fs::path& directory, const HfConfig& config, Layout layout = {1, 1},
+    const fs::path& directory, const HfConfig& config, Layout layout = {},
     const std::function<float(float)>& round = [](float x) { return x; }) {
   std::string problem;
   try {
-    run_thread_ranks(layout.tensor * layout.pipeline, [&](RankContext& rank) {
-      Model model(config, rank.world.rank(), layout.tensor, layout.pipeline);
+    run_thread_ranks(layout.num_ranks(), [&](RankContext& rank) {
+      Model model(config, rank.world.rank(), layout);
       model.scribble();
       load_hf(rank, directory.string(), model.slices());
       const std::string difference = model.difference(round);
@@ -250,7 +270,7 @@ TEST(HfGpt2, ConvolutionWeightsAreTransposedNumberByNumber) {
   tensors["h.0.mlp.c_proj.weight"].values = {1, 2, 3, 4, 5, 6};  // [3, 2]
   write_model(scratch / "m", config, tensors);
   run_thread_ranks(1, [&](RankContext& rank) {
-    Model model(config, 0, 1, 1);
+    Model model(config, 0, {});
     load_hf(rank, (scratch / "m").string(), model.slices());
     for (const NamedSlice& slice : model.slices()) {
       const float* data = slice.data.as<float>();
@@ -270,7 +290,7 @@ TEST(HfGpt2, EveryLayoutReadsWhatEveryLayoutWrote) {
       save(scratch / "out", config, from);
       for (const Layout to : kLayouts) {
         EXPECT_EQ(load_problem(scratch / "out", config, to), "")
-            << from.tensor << from.pipeline << to.tensor << to.pipeline;
+            << from.tensor << from.pipeline << from.data << to.tensor << to.pipeline << to.data;
       }
       EXPECT_EQ(hf_config_text(read_hf_config((scratch / "out").string())), hf_config_text(config));
     }
@@ -280,7 +300,7 @@ TEST(HfGpt2, EveryLayoutReadsWhatEveryLayoutWrote) {
 TEST(HfGpt2, TheFileIsTheOneTransformersExpects) {
   for (const HfConfig& config : {kTied, untied()}) {
     ScratchDir scratch;
-    save(scratch / "out", config, {2, 2});
+    save(scratch / "out", config, {2, 2, 2});
     const SafetensorsFile file(scratch / "out" / "model.safetensors");
     EXPECT_EQ(file.metadata().at("format"), "pt");
     const FileTensors expected = tensors_of(config);

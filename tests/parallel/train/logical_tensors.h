@@ -7,6 +7,7 @@
 
 #include "parallel/train/training.h"
 #include "runtime/base/hash.h"
+#include "runtime/checkpoint/pieces.h"
 #include "runtime/tensor/host_copy.h"
 
 namespace ashlar::test {
@@ -14,19 +15,17 @@ namespace ashlar::test {
 using LogicalTensors = std::map<std::string, std::vector<float>>;
 enum class TensorKind { kValue, kGrad, kFirstMoment, kSecondMoment };
 
-// In device memory; of a 16-bit weight its fp32 master.
-inline TensorView tensor_of(const Training& training, const Optimizer::WholeState& state, size_t entry,
-                            TensorKind kind) {
-  const Parameter& parameter = *training.store.entries()[entry].parameter;
+// [n] in device memory; of a 16-bit weight its fp32 master.
+inline TensorView tensor_of(const Optimizer& optimizer, size_t piece, TensorKind kind) {
   switch (kind) {
     case TensorKind::kValue:
-      return state.masters[entry];
+      return optimizer.state_of(piece, Optimizer::StateKind::kMaster);
     case TensorKind::kGrad:
-      return parameter.grad;
+      return optimizer.pieces()[piece].grad;
     case TensorKind::kFirstMoment:
-      return state.moments[entry].first;
+      return optimizer.state_of(piece, Optimizer::StateKind::kFirstMoment);
     case TensorKind::kSecondMoment:
-      return state.moments[entry].second;
+      return optimizer.state_of(piece, Optimizer::StateKind::kSecondMoment);
   }
   return {};
 }
@@ -36,23 +35,22 @@ inline LogicalTensors gather_logical(Training& training, TensorKind kind) {
   LogicalTensors all;
   HostCopy copy(training.rank.device);
   std::vector<std::byte> scratch;
-  const Optimizer::WholeState state = training.optimizer.whole_state(true);
+  training.stream->synchronize();
   for (const GlobalParameter& tensor : global_parameters(training.config)) {
     std::vector<float>& values = all[tensor.name];
     values.assign(static_cast<size_t>(tensor.shape.num_elements()), 0.0f);
-    const auto& entries = training.store.entries();
-    for (size_t at = 0; at < entries.size(); ++at) {
-      const Parameter& parameter = *entries[at].parameter;
-      if (parameter.name == tensor.name && entries[at].counted && training.grid.coordinate().data == 0) {
-        const TensorView held = tensor_of(training, state, at, kind);
-        if (held.data == nullptr) {
-          continue;  // SGD has no moments
-        }
-        const float* from = copy.on_host(held, scratch).as<float>();
-        parameter.shard.for_each_run([&](int64_t local, int64_t global, int64_t length) {
-          std::copy_n(from + local, length, values.data() + global);
-        });
+    for (size_t at = 0; at < training.optimizer.pieces().size(); ++at) {
+      const Optimizer::Piece& piece = training.optimizer.pieces()[at];
+      const Parameter& parameter = *training.store.entries()[piece.entry].parameter;
+      const TensorView held = tensor_of(training.optimizer, at, kind);
+      if (parameter.name != tensor.name || !training.store.saves(piece.entry) || held.data == nullptr) {
+        continue;  // SGD has no moments
       }
+      const float* from = copy.on_host(held, scratch).as<float>();
+      for_each_run(piece_of(parameter.shard, piece.begin, held.num_elements()),
+                   [&](int64_t position, int64_t global, int64_t length) {
+                     std::copy_n(from + position, length, values.data() + global);
+                   });
     }
     training.rank.world
         .all_reduce(view_of(values.data(), {tensor.shape.num_elements()}), ReduceOp::kSum, *training.stream)
@@ -66,20 +64,21 @@ inline LogicalTensors gather_logical(Training& training, TensorKind kind) {
 inline void set_values(Training& training, const LogicalTensors& values) {
   HostCopy copy(training.rank.device);
   std::vector<float> local;
-  const Optimizer::WholeState state = training.optimizer.whole_state(false);
-  const auto& entries = training.store.entries();
-  for (size_t at = 0; at < entries.size(); ++at) {
-    if (entries[at].shares_value) {
-      continue;
-    }
-    const Parameter& parameter = *entries[at].parameter;
-    local.assign(static_cast<size_t>(parameter.value.num_elements()), 0.0f);
-    parameter.shard.for_each_run([&](int64_t begin, int64_t global, int64_t length) {
-      std::copy_n(values.at(parameter.name).data() + global, length, local.data() + begin);
-    });
-    copy.to_device(state.masters[at].data, local.data(), local.size() * sizeof(float));
+  training.stream->synchronize();
+  for (size_t at = 0; at < training.optimizer.pieces().size(); ++at) {
+    const Optimizer::Piece& piece = training.optimizer.pieces()[at];
+    const Parameter& parameter = *training.store.entries()[piece.entry].parameter;
+    const TensorView master = training.optimizer.state_of(at, Optimizer::StateKind::kMaster);
+    local.assign(static_cast<size_t>(master.num_elements()), 0.0f);
+    for_each_run(piece_of(parameter.shard, piece.begin, master.num_elements()),
+                 [&](int64_t position, int64_t global, int64_t length) {
+                   std::copy_n(values.at(parameter.name).data() + global, length, local.data() + position);
+                 });
+    copy.to_device(master.data, local.data(), master.bytes());
   }
-  training.optimizer.take_whole_state(state);
+  training.optimizer.round_masters();
+  training.sync.values().updated();
+  training.stream->synchronize();
 }
 
 inline uint64_t hash_of(const LogicalTensors& tensors) {

@@ -43,11 +43,12 @@ Part run_part(const TrainOptions& options, const GridShape& grid, const SampleSo
                                 hash_of(gather_logical(training, TensorKind::kSecondMoment))};
     for (Step& step : part.steps) {
       const StepResult result = train_step(training, source);
+      const uint64_t hash = training.sync.values().hash_values();
       const std::lock_guard lock(mutex);
       step.loss = result.loss;
       step.grad_norm = result.grad_norm;
       step.hashes.resize(static_cast<size_t>(grid.num_ranks()));
-      step.hashes[static_cast<size_t>(rank.world.rank())] = training.sync.values().hash_values();
+      step.hashes[static_cast<size_t>(rank.world.rank())] = hash;
     }
     if (!save.empty()) {
       save_training(training, save, 1);
@@ -91,11 +92,13 @@ TEST(Resumes, TheSameGridGoesOnBitForBit) {
   }
 }
 
-// Seven layers, so stages are uneven; a tied table; moments of every logical tensor arrive as they were.
-TEST(Resumes, AnotherGridGoesOnWithEqualNumbers) {
-  TrainOptions options = model_xs();
+// Seven layers, so stages are uneven; a tied table; moments of every logical tensor arrive as they were, whoever owns
+// them.
+void check_other_grids(const std::vector<std::pair<GridShape, int>>& grids_and_stages) {
+  TrainOptions options = model_s();
   options.num_layers = 7;
-  options.vocab_size = 67;
+  options.vocab_size = 367;
+  options.zero_stage = 1;
   const TinySource source(options.seq_length, options.vocab_size);
   const GridShape first_grid{2, 2, 1};
   const ScratchDir scratch;
@@ -108,14 +111,15 @@ TEST(Resumes, AnotherGridGoesOnWithEqualNumbers) {
     losses.push_back(step.loss);
     norms.push_back(step.grad_norm);
   }
-  for (const GridShape& grid :
-       {GridShape{1, 1, 4}, GridShape{1, 3, 1}, GridShape{4, 1, 1}, GridShape{1, 1, 1}, GridShape{2, 2, 2}}) {
-    const std::string there = scratch / grid.text();
-    const Part moved = run_part(options, grid, source, start, 0, there);
+  for (const auto& [grid, zero_stage] : grids_and_stages) {
+    const std::string there = scratch / fmt::format("{} stage {}", grid.text(), zero_stage);
+    TrainOptions others = options;
+    others.zero_stage = zero_stage;
+    const Part moved = run_part(others, grid, source, start, 0, there);
     EXPECT_EQ(moved.weights, expected.weights) << grid.text();
     EXPECT_EQ(moved.first_moments, expected.first_moments) << grid.text();
     EXPECT_EQ(moved.second_moments, expected.second_moments) << grid.text();
-    const Part on = run_part(options, grid, source, start, 5, "");
+    const Part on = run_part(others, grid, source, start, 5, "");
     std::vector<double> their_losses, their_norms;
     for (const Step& step : on.steps) {
       their_losses.push_back(step.loss);
@@ -126,6 +130,13 @@ TEST(Resumes, AnotherGridGoesOnWithEqualNumbers) {
     // And back: what the other grid saved is the same run for the first one, to the last bit.
     EXPECT_EQ(run_part(options, first_grid, source, there, 5, "").steps, expected.steps) << grid.text();
   }
+}
+
+TEST(Resumes, AnotherGridGoesOnWithEqualNumbers) {
+  check_other_grids({{{1, 3, 1}, 0}, {{4, 1, 1}, 0}, {{1, 1, 1}, 0}, {{2, 2, 2}, 0}});
+}
+TEST(Resumes, AnotherStageGoesOnWithEqualNumbers) {
+  check_other_grids({{{1, 1, 4}, 3}, {{1, 1, 4}, 1}, {{2, 2, 2}, 2}, {{1, 3, 2}, 3}});
 }
 
 TEST(FewResumes, RefusesAnotherModel) {

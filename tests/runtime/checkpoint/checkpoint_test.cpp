@@ -21,11 +21,14 @@ using testing::AllOf;
 using testing::HasSubstr;
 using Grid = FakeModel::Grid;
 
+constexpr uint64_t kBlockBytes = 64;  // so that slices have several blocks, of which a range needs some
+
 void save(const fs::path& directory, int num_ranks, int64_t iteration, Grid grid = Grid::kPlain) {
   run_thread_ranks(num_ranks, [&](RankContext& rank) {
     FakeModel model(rank.world.rank(), num_ranks, grid);
     model.fill(static_cast<uint64_t>(iteration));
-    save_checkpoint(rank, {directory.string(), iteration, model.slices()}, {{"step", iteration}, {"lr", 0.1}});
+    save_checkpoint(rank, {directory.string(), iteration, model.slices(), {}, kBlockBytes},
+                    {{"step", iteration}, {"lr", 0.1}});
   });
 }
 
@@ -63,16 +66,130 @@ void write_text(const fs::path& path, const std::string& text) {
 
 TEST(Checkpoint, EveryGridReadsWhatEveryGridWrote) {
   for (const int from : {1, 2, 4, 7}) {
-    for (const Grid saved : {Grid::kPlain, Grid::kTurned}) {
+    for (const Grid saved : {Grid::kPlain, Grid::kTurned, Grid::kShared}) {
       ScratchDir scratch;
       save(scratch.path(), from, 120, saved);
-      for (const int to : {1, 2, 4}) {
-        for (const Grid loaded : {Grid::kPlain, Grid::kTurned}) {
+      for (const int to : {1, 2, 4, 6}) {
+        for (const Grid loaded : {Grid::kPlain, Grid::kTurned, Grid::kShared}) {
           EXPECT_EQ(load_problem(scratch.path(), to, 120, loaded), "") << from << " to " << to;
         }
       }
     }
   }
+}
+
+// Written by the version before ranges: FakeModel on three ranks, as iteration 3.
+TEST(Checkpoint, TheFirstFormatIsStillRead) {
+  const fs::path directory = ASHLAR_SOURCE_DIR "/tests/golden/checkpoint_v1";
+  EXPECT_THAT(read_file(directory / "iter_0000003" / "manifest.json"), HasSubstr("\"version\": 1"));
+  EXPECT_EQ(find(directory), 3);
+  for (const int to : {1, 3, 4}) {
+    for (const Grid loaded : {Grid::kPlain, Grid::kTurned, Grid::kShared}) {
+      EXPECT_EQ(load_problem(directory, to, 3, loaded), "") << to;
+    }
+  }
+  ScratchDir scratch;
+  fs::copy(directory, scratch / "damaged", fs::copy_options::recursive);
+  const fs::path file = scratch / "damaged" / "iter_0000003" / "rank_00001.safetensors";
+  std::string bytes = read_file(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_text(file, bytes);
+  EXPECT_THAT(load_problem(scratch / "damaged", 4, 3, Grid::kShared), HasSubstr("expected hash"));
+}
+
+TEST(Checkpoint, ALaterFormatIsRefused) {
+  ScratchDir scratch;
+  save(scratch.path(), 1, 3);
+  const std::string text = read_file(scratch / "iter_0000003" / "manifest.json");
+  const std::string version = "\"version\": 2";
+  std::string later = text;
+  later.replace(later.find(version), version.size(), "\"version\": 3");
+  EXPECT_NO_THROW(parse_manifest(text, "here"));
+  EXPECT_THROW(parse_manifest(later, "here"), Error);
+}
+
+// A rank that wants a part of a slice reads and checks the blocks that hold it, and no others.
+TEST(Checkpoint, OnlyTheBlocksOfARangeAreRead) {
+  ScratchDir scratch;
+  constexpr int64_t kCount = 64, kPerBlock = kBlockBytes / sizeof(float);
+  const ShardSpec shard = ShardSpec::replicated({kCount});
+  uint64_t offset = 0;
+  run_thread_ranks(1, [&](RankContext& rank) {
+    std::vector<float> memory(kCount, 1);
+    const std::vector<NamedSlice> slices = {{"model/a", shard, view_of(memory.data(), {kCount})}};
+    save_checkpoint(rank, {scratch.path().string(), 1, slices, {}, kBlockBytes}, nullptr);
+  });
+  const fs::path file = scratch / "iter_0000001" / "rank_00000.safetensors";
+  offset = SafetensorsFile(file).find("model/a").offset;
+  const std::string good = read_file(file);
+  for (int64_t damaged = 0; damaged < kCount / kPerBlock; ++damaged) {
+    std::string bad = good;
+    bad[offset + static_cast<size_t>(damaged) * kBlockBytes] ^= 1;
+    write_text(file, bad);
+    for (int64_t begin = 0; begin < kCount; begin += 8) {
+      const int64_t end = std::min<int64_t>(begin + 12, kCount);
+      const bool is_hit = begin < (damaged + 1) * kPerBlock && end > damaged * kPerBlock;
+      const auto load = [&] {
+        run_thread_ranks(1, [&](RankContext& rank) {
+          std::vector<float> memory(static_cast<size_t>(end - begin));
+          const std::vector<NamedSlice> slices = {
+              {.name = "model/a", .shard = shard, .data = view_of(memory.data(), {end - begin}), .begin = begin}};
+          load_checkpoint(rank, scratch.path().string(), 1, slices);
+          EXPECT_EQ(memory, std::vector<float>(memory.size(), 1));
+        });
+      };
+      if (is_hit) {
+        EXPECT_THROW(load(), Error) << damaged << " " << begin;
+      } else {
+        EXPECT_NO_THROW(load()) << damaged << " " << begin;
+      }
+    }
+  }
+}
+
+// State that is elsewhere: every slice is brought once, in order, and one piece of memory serves all.
+TEST(Checkpoint, SlicesAreBroughtOneByOne) {
+  ScratchDir scratch;
+  constexpr int64_t kCount = 6;
+  run_thread_ranks(2, [&](RankContext& rank) {
+    std::vector<std::vector<float>> home(3, std::vector<float>(kCount / 2));
+    std::vector<float> memory(kCount / 2);
+    size_t in_memory = 0;
+    bool is_changed = false;
+    std::vector<size_t> asked;
+    const auto put_back = [&] {
+      if (is_changed) {
+        home[in_memory] = memory;
+      }
+    };
+    std::vector<NamedSlice> slices;
+    for (size_t at = 0; at < home.size(); ++at) {
+      std::fill(home[at].begin(), home[at].end(), static_cast<float>(10 * at) + static_cast<float>(rank.world.rank()));
+      slices.push_back({.name = "model/" + std::to_string(at),
+                        .shard = ShardSpec::replicated({2, 3}),
+                        .data = {nullptr, DType::kF32, {kCount / 2}},
+                        .begin = rank.world.rank() * kCount / 2,
+                        .bring = [&, at](SliceUse use) {
+                          put_back();
+                          asked.push_back(at);
+                          in_memory = at;
+                          is_changed = use == SliceUse::kWrite;
+                          memory = home[at];
+                          return reinterpret_cast<std::byte*>(memory.data());
+                        }});
+    }
+    const auto saved = home;
+    save_checkpoint(rank, {scratch.path().string(), 1, slices, {}, 8}, nullptr);
+    EXPECT_EQ(asked, (std::vector<size_t>{0, 1, 2}));
+    for (auto& values : home) {
+      std::fill(values.begin(), values.end(), -1.0f);
+    }
+    asked.clear();
+    load_checkpoint(rank, scratch.path().string(), 1, slices);
+    put_back();
+    EXPECT_EQ(asked, (std::vector<size_t>{0, 1, 2}));
+    EXPECT_EQ(home, saved);
+  });
 }
 
 TEST(Checkpoint, LiesWhereUsersOfMegatronLookForIt) {
@@ -129,9 +246,12 @@ TEST(Checkpoint, FindsTheMarkedIterationOrTheNewestWholeOne) {
   EXPECT_EQ(find(scratch.path()), std::nullopt);
 }
 
-TEST(Checkpoint, EveryDamagedByteIsNoticedAndNamed) {
+class DamagedBytes : public testing::TestWithParam<Grid> {};
+
+TEST_P(DamagedBytes, AreNoticedAndNamed) {
+  const int num_ranks = GetParam() == Grid::kShared ? 4 : 2;
   ScratchDir scratch;
-  save(scratch.path(), 2, 3);
+  save(scratch.path(), num_ranks, 3, GetParam());
   const PhiloxStream random(7, RngPurpose::kTest, 1);
   uint64_t draw = 0;
   for (const std::string name :
@@ -148,13 +268,13 @@ TEST(Checkpoint, EveryDamagedByteIsNoticedAndNamed) {
       const size_t position = random.below(draw++, good.size());
       bad[position] = static_cast<char>(bad[position] ^ (1U << random.below(draw++, 8)));
       write_text(path, bad);
-      const std::string problem = load_problem(scratch.path(), 2, 3);
+      const std::string problem = load_problem(scratch.path(), num_ranks, 3, GetParam());
       EXPECT_THAT(problem, AllOf(HasSubstr(name.substr(0, 8)), HasSubstr("iter_0000003"))) << position;
       if (file != nullptr) {
         std::string expected = "header";
         for (const auto& [tensor_name, tensor] : file->tensors()) {
           if (position >= tensor.offset && position < tensor.offset + tensor.bytes) {
-            expected = "\"" + tensor_name + "\"";
+            expected = "\"" + tensor_name.substr(0, tensor_name.find('[')) + "\"";
           }
         }
         EXPECT_THAT(problem, AllOf(HasSubstr(expected), HasSubstr("expected hash"), HasSubstr("found"))) << position;
@@ -162,8 +282,10 @@ TEST(Checkpoint, EveryDamagedByteIsNoticedAndNamed) {
     }
     write_text(path, good);
   }
-  EXPECT_EQ(load_problem(scratch.path(), 2, 3), "");
+  EXPECT_EQ(load_problem(scratch.path(), num_ranks, 3, GetParam()), "");
 }
+
+INSTANTIATE_TEST_SUITE_P(Grids, DamagedBytes, testing::Values(Grid::kPlain, Grid::kShared));
 
 TEST(Checkpoint, TruncatedAndMissingFilesAreNamed) {
   ScratchDir scratch;
@@ -194,23 +316,33 @@ void edit_manifest(const fs::path& set, const std::function<void(Manifest&)>& ed
 }
 
 TEST(Checkpoint, MissingAndDoubleSlicesAreNamed) {
-  ScratchDir scratch;
-  const fs::path set = scratch / "iter_0000003";
-  const auto problem_after = [&](const std::function<void(std::vector<StoredSlice>&)>& edit) {
-    save(scratch.path(), 4, 3);
-    edit_manifest(set, [&](Manifest& m) { edit(m.tensors.at("model/h.0.attn.c_proj.weight").slices); });
-    EXPECT_EQ(find(scratch.path()), std::nullopt);
-    return load_problem(scratch.path(), 2, 3);
-  };
-  const auto is_named = HasSubstr("\"model/h.0.attn.c_proj.weight\"");
-  for (const int part : {0, 1, 3}) {
-    EXPECT_THAT(problem_after([&](auto& slices) { slices.erase(slices.begin() + part); }),
-                AllOf(is_named, HasSubstr("missing")));
+  for (const Grid grid : {Grid::kPlain, Grid::kShared}) {
+    ScratchDir scratch;
+    const fs::path set = scratch / "iter_0000003";
+    const auto problem_after = [&](const std::function<void(std::vector<StoredSlice>&)>& edit) {
+      save(scratch.path(), 4, 3, grid);
+      edit_manifest(set, [&](Manifest& m) { edit(m.tensors.at("model/h.0.attn.c_proj.weight").slices); });
+      EXPECT_EQ(find(scratch.path()), std::nullopt);
+      return load_problem(scratch.path(), 2, 3);
+    };
+    const auto is_named = HasSubstr("\"model/h.0.attn.c_proj.weight\"");
+    for (const int part : {0, 1, 3}) {
+      EXPECT_THAT(problem_after([&](auto& slices) { slices.erase(slices.begin() + part); }),
+                  AllOf(is_named, HasSubstr("missing")));
+    }
+    EXPECT_THAT(problem_after([](auto& slices) { slices.push_back(slices[2]); }),
+                AllOf(is_named, HasSubstr("overlap")));
+    EXPECT_THAT(problem_after([](auto& slices) { slices.clear(); }), AllOf(is_named, HasSubstr("missing")));
+    EXPECT_THAT(problem_after([](auto& slices) { slices[1].offset = 1U << 20; }),
+                AllOf(is_named, HasSubstr("outside")));
+    EXPECT_THAT(problem_after([](auto& slices) { slices[1].file = "other"; }), AllOf(is_named, HasSubstr("other")));
+    EXPECT_THAT(problem_after([](auto& slices) { slices[1].hashes.pop_back(); }), AllOf(is_named, HasSubstr("hashes")));
+    EXPECT_THAT(problem_after([](auto& slices) { --slices[1].end; }), AllOf(is_named, HasSubstr("missing")));
+    EXPECT_THAT(problem_after([](auto& slices) { ++slices[1].end; }), is_named);
+    EXPECT_THAT(problem_after([](auto& slices) { slices[0].size += 1; }), is_named);
+    EXPECT_THAT(problem_after([](auto& slices) { slices[0].size = -1; }), is_named);
+    EXPECT_THAT(problem_after([](auto& slices) { slices.back().size = int64_t{1} << 62; }), is_named);
   }
-  EXPECT_THAT(problem_after([](auto& slices) { slices.push_back(slices[2]); }), AllOf(is_named, HasSubstr("overlap")));
-  EXPECT_THAT(problem_after([](auto& slices) { slices.clear(); }), AllOf(is_named, HasSubstr("missing")));
-  EXPECT_THAT(problem_after([](auto& slices) { slices[1].offset = 1U << 20; }), AllOf(is_named, HasSubstr("outside")));
-  EXPECT_THAT(problem_after([](auto& slices) { slices[1].file = "other"; }), AllOf(is_named, HasSubstr("other")));
 }
 
 // One float32 tensor per name, saved and loaded by one rank.

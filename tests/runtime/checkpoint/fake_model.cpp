@@ -7,6 +7,13 @@
 namespace ashlar {
 
 FakeModel::FakeModel(int rank, int num_ranks, Grid grid) {
+  if (grid == Grid::kShared) {
+    const int num_tensor_ranks = num_ranks % 2 == 0 ? 2 : 1;
+    data_rank_ = rank / num_tensor_ranks;
+    num_data_ranks_ = num_ranks / num_tensor_ranks;
+    rank %= num_tensor_ranks;
+    num_ranks = num_tensor_ranks;
+  }
   const bool turned = grid == Grid::kTurned;
   const auto split = [&](Shape global, int dim) {
     const int64_t padded = (global[dim] + num_ranks - 1) / num_ranks * num_ranks;
@@ -17,7 +24,7 @@ FakeModel::FakeModel(int rank, int num_ranks, Grid grid) {
   };
   const bool first = rank == 0;
   const bool last = rank == num_ranks - 1;
-  memory_.reserve(16);
+  memory_.reserve(32);
   // Vocabulary-like: padded, and with more than five ranks the last one holds nothing but padding.
   add("model/wte.weight", DType::kF32, split({10, 6}, 0), true);
   add("adam_m/wte.weight", DType::kF32, split({10, 6}, 0), true);
@@ -36,8 +43,29 @@ FakeModel::FakeModel(int rank, int num_ranks, Grid grid) {
 }
 
 void FakeModel::add(const std::string& name, DType dtype, ShardSpec shard, bool owned) {
-  memory_.emplace_back(static_cast<size_t>(shard.local().num_elements()) * dtype_bytes(dtype));
-  slices_.push_back({name, shard, {memory_.back().data(), dtype, shard.local()}, owned});
+  const int64_t count = shard.local().num_elements();
+  if (num_data_ranks_ == 1) {
+    add_range(name, dtype, shard, owned, 0, count);
+    return;
+  }
+  for (int half = 0; half < 2; ++half) {
+    const int64_t part = half * num_data_ranks_ + data_rank_;
+    const int64_t begin = count * part / (2 * num_data_ranks_), end = count * (part + 1) / (2 * num_data_ranks_);
+    if (begin < end) {
+      add_range(name, dtype, shard, owned, begin, end);
+    }
+  }
+}
+
+void FakeModel::add_range(const std::string& name, DType dtype, const ShardSpec& shard, bool owned, int64_t begin,
+                          int64_t end) {
+  const bool is_whole = end - begin == shard.local().num_elements();
+  memory_.emplace_back(static_cast<size_t>(end - begin) * dtype_bytes(dtype));
+  slices_.push_back({.name = name,
+                     .shard = shard,
+                     .data = {memory_.back().data(), dtype, is_whole ? shard.local() : Shape{end - begin}},
+                     .owned = owned,
+                     .begin = begin});
 }
 
 void FakeModel::element(const NamedSlice& slice, uint64_t iteration, int64_t index, std::byte* out) {
@@ -50,7 +78,7 @@ void FakeModel::fill(uint64_t iteration) {
   for (const NamedSlice& slice : slices_) {
     std::memset(slice.data.data, 0xEE, slice.data.bytes());
     const size_t bytes = dtype_bytes(slice.data.dtype);
-    slice.shard.for_each_run([&](int64_t local, int64_t global, int64_t length) {
+    for_each_run(slice.piece(), [&](int64_t local, int64_t global, int64_t length) {
       for (int64_t i = 0; i < length; ++i) {
         element(slice, iteration, global + i, slice.data.data + static_cast<size_t>(local + i) * bytes);
       }
@@ -68,7 +96,7 @@ std::string FakeModel::difference(uint64_t iteration) const {
   for (const NamedSlice& slice : slices_) {
     const size_t bytes = dtype_bytes(slice.data.dtype);
     std::vector<std::byte> expected(slice.data.bytes(), std::byte{0});
-    slice.shard.for_each_run([&](int64_t local, int64_t global, int64_t length) {
+    for_each_run(slice.piece(), [&](int64_t local, int64_t global, int64_t length) {
       for (int64_t i = 0; i < length; ++i) {
         element(slice, iteration, global + i, expected.data() + static_cast<size_t>(local + i) * bytes);
       }
