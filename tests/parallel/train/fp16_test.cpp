@@ -324,7 +324,7 @@ TEST(FewFp16, VerifyLayoutCountsStepsThatUpdate) {
 
 // Stages with one --grad-reduce, and schedules, give equal bits through skipped steps and a doubling.
 TEST(FewFp16, StagesAndSchedulesGiveEqualBits) {
-  TrainOptions options = in_fp16(model_xs(), 1 << 24);
+  TrainOptions options = in_fp16(model_xs(), 1 << 23);
   options.loss_scale_window = 2;
   const auto lines_at = [&](int zero_stage, const char* schedule) {
     options.zero_stage = zero_stage;
