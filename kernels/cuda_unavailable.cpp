@@ -89,8 +89,8 @@ void cross_entropy_finish(Element, float*, void*, const float*, const int32_t*, 
                           VocabShard, double, bool, StreamHandle) {
   refuse();
 }
-void dropout_forward(Element, void*, const void*, const void*, const void*, int64_t, int64_t, int64_t, const Dropout&,
-                     int64_t, StreamHandle) {
+void dropout_forward(Element, void*, const void*, const void*, const void*, int64_t, int64_t, const Dropout&,
+                     const SampleRows&, StreamHandle) {
   refuse();
 }
 void embedding_forward(Element, void*, const int32_t*, const void*, int64_t, int64_t, int64_t, int64_t, StreamHandle) {
@@ -100,10 +100,10 @@ void embedding_backward(Element, float*, const void*, const int32_t*, const int3
                         int64_t, StreamHandle) {
   refuse();
 }
-void position_forward(Element, void*, const void*, int64_t, int64_t, int64_t, StreamHandle) {
+void position_forward(Element, void*, const void*, int64_t, int64_t, const SampleRows&, StreamHandle) {
   refuse();
 }
-void position_backward(Element, float*, const void*, int64_t, int64_t, int64_t, int64_t, bool, StreamHandle) {
+void position_backward(Element, float*, const void*, int64_t, int64_t, int64_t, const SampleRows&, bool, StreamHandle) {
   refuse();
 }
 void layernorm_forward(Element, void*, float*, float*, const void*, const void*, const void*, int64_t, int64_t, double,

@@ -7,6 +7,15 @@
 #include "kernels/stat_dtype.h"
 
 namespace ashlar::kernels {
+namespace {
+
+void check_place(std::string_view op, const SampleRows& place, int64_t table_length) {
+  DCHECK(place.first >= 0 && place.length > 0 && place.length <= table_length,
+         "{}: rows from {} on of samples of {}, and a table with {} positions", op, place.first, place.length,
+         table_length);
+}
+
+}  // namespace
 
 void embedding_forward(TensorView y, ConstTensorView tokens, ConstTensorView table, int64_t vocab_begin,
                        int64_t num_valid, Stream& stream) {
@@ -58,46 +67,42 @@ void embedding_backward(TensorView dtable, ConstTensorView dy, ConstTensorView t
   });
 }
 
-void position_forward(TensorView y, ConstTensorView table, Stream& stream) {
+void position_forward(TensorView y, ConstTensorView table, const SampleRows& place, Stream& stream) {
   constexpr std::string_view kOp = "position_forward";
-  DCHECK(y.shape.num_dims() == 3, "{}: y is {}, expected [B,T,C]", kOp, y.shape.text());
-  const int64_t batch = y.shape[0];
-  const int64_t length = y.shape[1];
-  const int64_t columns = y.shape[2];
-  check_view(kOp, "y", y, table.dtype, batch * length * columns);
+  const int64_t columns = table.shape[-1];
+  const int64_t rows = y.num_elements() / columns;
+  check_view(kOp, "y", y, table.dtype, rows * columns);
   check_view(kOp, "table", table, table.dtype, table.shape[0] * columns);
-  DCHECK(length <= table.shape[0], "{}: {} positions of a table with {}", kOp, length, table.shape[0]);
+  check_place(kOp, place, table.shape[0]);
   if (const GpuStream* gpu = gpu_of(stream, kOp)) {
-    return cuda::position_forward(element_of(kOp, y.dtype), y.data, table.data, batch, length, columns, gpu->handle());
+    return cuda::position_forward(element_of(kOp, y.dtype), y.data, table.data, rows, columns, place, gpu->handle());
   }
   with_compute_type(table.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
-    launch(stream, kOp, [y_data = y.as<T>(), table_data = table.as<T>(), batch, length, columns] {
-      cpu::position_forward(y_data, table_data, batch, length, columns);
+    launch(stream, kOp, [y_data = y.as<T>(), table_data = table.as<T>(), rows, columns, place] {
+      cpu::position_forward(y_data, table_data, rows, columns, place);
     });
   });
 }
 
-void position_backward(TensorView dtable, ConstTensorView dy, Write write, Stream& stream) {
+void position_backward(TensorView dtable, ConstTensorView dy, const SampleRows& place, Write write, Stream& stream) {
   constexpr std::string_view kOp = "position_backward";
-  DCHECK(dy.shape.num_dims() == 3, "{}: dy is {}, expected [B,T,C]", kOp, dy.shape.text());
-  const int64_t batch = dy.shape[0];
-  const int64_t length = dy.shape[1];
-  const int64_t columns = dy.shape[2];
+  const int64_t columns = dtable.shape[-1];
+  const int64_t rows = dy.num_elements() / columns;
   const int64_t table_length = dtable.shape[0];
-  check_view(kOp, "dy", dy, dy.dtype, batch * length * columns);
+  check_view(kOp, "dy", dy, dy.dtype, rows * columns);
   check_view(kOp, "dtable", dtable, stat_dtype(dy.dtype), table_length * columns);
-  DCHECK(length <= table_length, "{}: {} positions of a table with {}", kOp, length, table_length);
+  check_place(kOp, place, table_length);
   if (const GpuStream* gpu = gpu_of(stream, kOp)) {
-    return cuda::position_backward(element_of(kOp, dy.dtype), dtable.as<float>(), dy.data, batch, length, table_length,
-                                   columns, write == Write::kAdd, gpu->handle());
+    return cuda::position_backward(element_of(kOp, dy.dtype), dtable.as<float>(), dy.data, rows, table_length, columns,
+                                   place, write == Write::kAdd, gpu->handle());
   }
   with_compute_type(dy.dtype, kOp, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, kOp,
-           [dtable_data = dtable.as<cpu::Compute<T>>(), dy_data = dy.as<T>(), batch, length, table_length, columns,
+           [dtable_data = dtable.as<cpu::Compute<T>>(), dy_data = dy.as<T>(), rows, table_length, columns, place,
             is_add = write == Write::kAdd] {
-             cpu::position_backward(dtable_data, dy_data, batch, length, table_length, columns, is_add);
+             cpu::position_backward(dtable_data, dy_data, rows, table_length, columns, place, is_add);
            });
   });
 }

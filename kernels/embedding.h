@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/matmul.h"
+#include "kernels/plain_types.h"
 #include "runtime/tensor/tensor.h"
 
 namespace ashlar::kernels {
@@ -15,10 +16,11 @@ void embedding_forward(TensorView y, ConstTensorView tokens, ConstTensorView tab
 void embedding_backward(TensorView dtable, ConstTensorView dy, ConstTensorView tokens, ConstTensorView order,
                         int64_t vocab_begin, int64_t num_valid, Stream& stream);
 
-// Stream-ordered. y [B,T,C] += table [T',C] row t, T <= T'.
-void position_forward(TensorView y, ConstTensorView table, Stream& stream);
-// Stream-ordered. dtable [T',C] (fp32, or fp64) (+)= sum over b of dy [B,T,C]; rows from T on are set to zero when
-// overwriting.
-void position_backward(TensorView dtable, ConstTensorView dy, Write write, Stream& stream);
+// Stream-ordered. y [n,C] += the row of table [T',C] of each row's position, T <= T'. n is whatever comes before the
+// last dim.
+void position_forward(TensorView y, ConstTensorView table, const SampleRows& place, Stream& stream);
+// Stream-ordered. dtable [T',C] (fp32, or fp64) (+)= sum of the rows of dy [n,C] at each position, in ascending order;
+// positions that dy does not have are set to zero when overwriting.
+void position_backward(TensorView dtable, ConstTensorView dy, const SampleRows& place, Write write, Stream& stream);
 
 }  // namespace ashlar::kernels

@@ -36,6 +36,13 @@ struct Dropout {
   double keep_scale() const { return 1.0 / (1.0 - probability); }
 };
 
+// Which rows [n,C] of a micro-batch [B,T,C] a kernel is given: row i is position (first + i) % length of sample
+// (first + i) / length. All of them begin at 0; a rank that holds a part begins at the first of its own.
+struct SampleRows {
+  int64_t first = 0;
+  int64_t length = 0;  // T
+};
+
 // GELU (Hendrycks and Gimpel, arXiv:1606.08415): x * Phi(x) by erf, or the tanh form of section 2, which GPT-2 uses.
 enum class Activation { kGeluTanh, kGeluErf };
 

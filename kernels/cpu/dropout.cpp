@@ -32,15 +32,15 @@ void make_factors(S (&factors)[kPiece], const Dropout& dropout, uint32_t thresho
 }
 
 template <typename T, bool kBias, bool kResidual>
-void run_rows(T* out, const T* x, const T* bias, const T* residual, int64_t rows, int64_t columns, int64_t length,
-              const Dropout& dropout, int64_t first_position) {
+void run_rows(T* out, const T* x, const T* bias, const T* residual, int64_t rows, int64_t columns,
+              const Dropout& dropout, const SampleRows& place) {
   using S = Compute<T>;
   const uint32_t threshold = dropout.threshold();
   const S keep_scale = static_cast<S>(dropout.keep_scale());
 #pragma omp parallel for schedule(static) if (rows * columns > kBlock)
   for (int64_t row = 0; row < rows; ++row) {
-    const auto position = static_cast<uint32_t>(first_position + row % length);
-    const auto sample = static_cast<uint32_t>(dropout.first_sample + row / length);
+    const auto position = static_cast<uint32_t>((place.first + row) % place.length);
+    const auto sample = static_cast<uint32_t>(dropout.first_sample + (place.first + row) / place.length);
     for (int64_t first = 0; first < columns; first += kPiece) {
       S factors[kPiece];
       make_factors(factors, dropout, threshold, keep_scale, first, position, sample);
@@ -66,18 +66,18 @@ void run_rows(T* out, const T* x, const T* bias, const T* residual, int64_t rows
 
 template <typename T>
 void dropout_forward(T* out, const T* x, const T* bias, const T* residual, int64_t rows, int64_t columns,
-                     int64_t length, const Dropout& dropout, int64_t first_position) {
+                     const Dropout& dropout, const SampleRows& place) {
   if (residual == nullptr) {
-    bias == nullptr ? run_rows<T, false, false>(out, x, bias, residual, rows, columns, length, dropout, first_position)
-                    : run_rows<T, true, false>(out, x, bias, residual, rows, columns, length, dropout, first_position);
+    bias == nullptr ? run_rows<T, false, false>(out, x, bias, residual, rows, columns, dropout, place)
+                    : run_rows<T, true, false>(out, x, bias, residual, rows, columns, dropout, place);
   } else {
-    bias == nullptr ? run_rows<T, false, true>(out, x, bias, residual, rows, columns, length, dropout, first_position)
-                    : run_rows<T, true, true>(out, x, bias, residual, rows, columns, length, dropout, first_position);
+    bias == nullptr ? run_rows<T, false, true>(out, x, bias, residual, rows, columns, dropout, place)
+                    : run_rows<T, true, true>(out, x, bias, residual, rows, columns, dropout, place);
   }
 }
 
 #define INSTANTIATE(T) \
-  template void dropout_forward(T*, const T*, const T*, const T*, int64_t, int64_t, int64_t, const Dropout&, int64_t)
+  template void dropout_forward(T*, const T*, const T*, const T*, int64_t, int64_t, const Dropout&, const SampleRows&)
 INSTANTIATE(float);
 INSTANTIATE(double);
 INSTANTIATE(BFloat16);

@@ -8,9 +8,9 @@
 
 namespace ashlar::kernels::cpu {
 
-// rows = samples x length. bias and residual may be null.
+// bias and residual may be null.
 template <typename T>
 void dropout_forward(T* out, const T* x, const T* bias, const T* residual, int64_t rows, int64_t columns,
-                     int64_t length, const Dropout& dropout, int64_t first_position);
+                     const Dropout& dropout, const SampleRows& place);
 
 }  // namespace ashlar::kernels::cpu

@@ -45,11 +45,11 @@ void embedding_backward(Compute<T>* dtable, const T* dy, const int32_t* tokens, 
 }
 
 template <typename T>
-void position_forward(T* y, const T* table, int64_t batch, int64_t length, int64_t columns) {
-#pragma omp parallel for schedule(static) if (batch * length * columns > kBlock)
-  for (int64_t row = 0; row < batch * length; ++row) {
+void position_forward(T* y, const T* table, int64_t rows, int64_t columns, const SampleRows& place) {
+#pragma omp parallel for schedule(static) if (rows * columns > kBlock)
+  for (int64_t row = 0; row < rows; ++row) {
     T* to = y + row * columns;
-    const T* from = table + row % length * columns;
+    const T* from = table + (place.first + row) % place.length * columns;
 #pragma GCC ivdep
     for (int64_t c = 0; c < columns; ++c) {
       to[c] = narrow<T>(widen(to[c]) + widen(from[c]));
@@ -58,16 +58,20 @@ void position_forward(T* y, const T* table, int64_t batch, int64_t length, int64
 }
 
 template <typename T>
-void position_backward(Compute<T>* dtable, const T* dy, int64_t batch, int64_t length, int64_t table_length,
-                       int64_t columns, bool add) {
+void position_backward(Compute<T>* dtable, const T* dy, int64_t rows, int64_t table_length, int64_t columns,
+                       const SampleRows& place, bool add) {
   constexpr int64_t kColumns = 256;
-#pragma omp parallel for schedule(static) if (batch * length * columns > kBlock)
-  for (int64_t t = 0; t < length; ++t) {
+#pragma omp parallel for schedule(static) if (rows * columns > kBlock)
+  for (int64_t t = 0; t < place.length; ++t) {
+    const int64_t first = (t + place.length - place.first % place.length) % place.length;
+    if (add && first >= rows) {
+      continue;
+    }
     for (int64_t begin = 0; begin < columns; begin += kColumns) {
       const int64_t width = std::min(kColumns, columns - begin);
       Compute<T> sum[kColumns] = {};
-      for (int64_t b = 0; b < batch; ++b) {
-        const T* from = dy + (b * length + t) * columns + begin;
+      for (int64_t row = first; row < rows; row += place.length) {
+        const T* from = dy + row * columns + begin;
         for (int64_t c = 0; c < width; ++c) {
           sum[c] += widen(from[c]);
         }
@@ -79,15 +83,15 @@ void position_backward(Compute<T>* dtable, const T* dy, int64_t batch, int64_t l
     }
   }
   if (!add) {
-    std::fill(dtable + length * columns, dtable + table_length * columns, Compute<T>{0});
+    std::fill(dtable + place.length * columns, dtable + table_length * columns, Compute<T>{0});
   }
 }
 
 #define INSTANTIATE(T)                                                                                         \
   template void embedding_forward(T*, const int32_t*, const T*, int64_t, int64_t, int64_t, int64_t);           \
   template void embedding_backward(Compute<T>*, const T*, const int32_t*, int64_t, int64_t, int64_t, int64_t); \
-  template void position_forward(T*, const T*, int64_t, int64_t, int64_t);                                     \
-  template void position_backward(Compute<T>*, const T*, int64_t, int64_t, int64_t, int64_t, bool)
+  template void position_forward(T*, const T*, int64_t, int64_t, const SampleRows&);                           \
+  template void position_backward(Compute<T>*, const T*, int64_t, int64_t, int64_t, const SampleRows&, bool)
 INSTANTIATE(float);
 INSTANTIATE(double);
 INSTANTIATE(BFloat16);

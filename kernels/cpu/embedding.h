@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/element.h"
+#include "kernels/plain_types.h"
 
 namespace ashlar::kernels::cpu {
 
@@ -14,10 +15,10 @@ template <typename T>
 void embedding_backward(Compute<T>* dtable, const T* dy, const int32_t* tokens, int64_t num_tokens, int64_t columns,
                         int64_t vocab_begin, int64_t num_valid);
 template <typename T>
-void position_forward(T* y, const T* table, int64_t batch, int64_t length, int64_t columns);
-// table_length >= length; rows beyond length are zeroed unless `add`.
+void position_forward(T* y, const T* table, int64_t rows, int64_t columns, const SampleRows& place);
+// table_length >= place.length; positions that dy does not have are zeroed unless `add`.
 template <typename T>
-void position_backward(Compute<T>* dtable, const T* dy, int64_t batch, int64_t length, int64_t table_length,
-                       int64_t columns, bool add);
+void position_backward(Compute<T>* dtable, const T* dy, int64_t rows, int64_t table_length, int64_t columns,
+                       const SampleRows& place, bool add);
 
 }  // namespace ashlar::kernels::cpu

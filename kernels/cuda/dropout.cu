@@ -10,8 +10,8 @@ struct Mask {
   uint32_t key0, key1;
   uint32_t threshold;
   float keep_scale;
-  uint32_t first_sample, first_position;
-  int64_t length;
+  uint32_t first_sample;
+  SampleRows place;
 };
 
 // A block covers 8 rows of 32 packs; a Philox block serves four elements.
@@ -28,16 +28,17 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
     return;
   }
   const int64_t at = row * columns + column;
-  const int64_t sample = row / mask.length;
+  const int64_t sample = (mask.place.first + row) / mask.place.length;
+  const int64_t position = mask.place.first + row - sample * mask.place.length;
   auto p = load_pack<kPack>(x + at, left, wide);
   const auto q = residual == nullptr ? Pack<kPack>{} : load_pack<kPack>(residual + at, left, wide);
   const auto r = bias == nullptr ? Pack<kPack>{} : load_pack<kPack>(bias + column, left, wide);
 #pragma unroll
   for (int first = 0; first < kPack; first += 4) {
-    const PhiloxWords words = philox_4x32_10({{static_cast<uint32_t>((column + first) / 4),
-                                               mask.first_position + static_cast<uint32_t>(row - sample * mask.length),
-                                               0u, mask.first_sample + static_cast<uint32_t>(sample)}},
-                                             mask.key0, mask.key1);
+    const PhiloxWords words =
+        philox_4x32_10({{static_cast<uint32_t>((column + first) / 4), static_cast<uint32_t>(position), 0u,
+                         mask.first_sample + static_cast<uint32_t>(sample)}},
+                       mask.key0, mask.key1);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int k = first + i;
@@ -51,8 +52,7 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
 }  // namespace
 
 void dropout_forward(Element element, void* out, const void* x, const void* bias, const void* residual, int64_t rows,
-                     int64_t columns, int64_t length, const Dropout& dropout, int64_t first_position,
-                     StreamHandle stream) {
+                     int64_t columns, const Dropout& dropout, const SampleRows& place, StreamHandle stream) {
   if (rows * columns == 0) {
     return;
   }
@@ -61,8 +61,7 @@ void dropout_forward(Element element, void* out, const void* x, const void* bias
                   dropout.threshold(),
                   static_cast<float>(dropout.keep_scale()),
                   static_cast<uint32_t>(dropout.first_sample),
-                  static_cast<uint32_t>(first_position),
-                  length};
+                  place};
   with_element(element, [&](auto zero) {
     using T = decltype(zero);
     constexpr int kPack = kPackOf<T>;

@@ -8,9 +8,8 @@
 
 namespace ashlar::kernels::cuda {
 
-// rows = samples x length. bias and residual may be null.
+// bias and residual may be null.
 void dropout_forward(Element element, void* out, const void* x, const void* bias, const void* residual, int64_t rows,
-                     int64_t columns, int64_t length, const Dropout& dropout, int64_t first_position,
-                     StreamHandle stream);
+                     int64_t columns, const Dropout& dropout, const SampleRows& place, StreamHandle stream);
 
 }  // namespace ashlar::kernels::cuda

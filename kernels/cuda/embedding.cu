@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(32 * kWarps, 4)
 
 template <typename T>
 __global__ void __launch_bounds__(32 * kWarps)
-    position_forward_kernel(T* y, const T* table, int64_t rows, int64_t length, int64_t columns, bool wide) {
+    position_forward_kernel(T* y, const T* table, int64_t rows, int64_t columns, SampleRows place, bool wide) {
   constexpr int kPack = kPackOf<T>;
   const int64_t row = warp_row();
   if (row >= rows) {
@@ -103,7 +103,8 @@ __global__ void __launch_bounds__(32 * kWarps)
 #pragma unroll
   for (int i = 0; i < kWarpPacks; ++i) {
     const int64_t column = pack_column<kPack>(i);
-    const auto position = load_pack<kPack>(table + row % length * columns + column, columns - column, wide);
+    const auto position =
+        load_pack<kPack>(table + (place.first + row) % place.length * columns + column, columns - column, wide);
     auto p = load_pack<kPack>(y + row * columns + column, columns - column, wide);
 #pragma unroll
     for (int k = 0; k < kPack; ++k) {
@@ -115,11 +116,12 @@ __global__ void __launch_bounds__(32 * kWarps)
 
 template <typename T>
 __global__ void __launch_bounds__(32 * kWarps)
-    position_backward_kernel(float* dtable, const T* dy, int64_t batch, int64_t length, int64_t table_length,
-                             int64_t columns, bool add, bool wide) {
+    position_backward_kernel(float* dtable, const T* dy, int64_t rows, int64_t table_length, int64_t columns,
+                             SampleRows place, bool add, bool wide) {
   constexpr int kPack = 4;
   const int64_t t = warp_row();
-  if (t >= table_length || (add && t >= length)) {
+  const int64_t first = t < place.length ? (t + place.length - place.first % place.length) % place.length : rows;
+  if (t >= table_length || (add && first >= rows)) {
     return;
   }
 #pragma unroll
@@ -127,8 +129,8 @@ __global__ void __launch_bounds__(32 * kWarps)
     const int64_t column = pack_column<kPack>(i);
     const int64_t left = columns - column;
     Pack<kPack> sum = {};
-    for (int64_t b = 0; b < batch && t < length; ++b) {
-      const auto p = load_pack<kPack>(dy + (b * length + t) * columns + column, left, wide);
+    for (int64_t row = first; row < rows; row += place.length) {
+      const auto p = load_pack<kPack>(dy + row * columns + column, left, wide);
 #pragma unroll
       for (int k = 0; k < kPack; ++k) {
         sum.v[k] += p.v[k];
@@ -175,28 +177,28 @@ void embedding_backward(Element element, float* dtable, const void* dy, const in
   });
 }
 
-void position_forward(Element element, void* y, const void* table, int64_t batch, int64_t length, int64_t columns,
-                      StreamHandle stream) {
-  if (batch * length * columns == 0) {
+void position_forward(Element element, void* y, const void* table, int64_t rows, int64_t columns,
+                      const SampleRows& place, StreamHandle stream) {
+  if (rows * columns == 0) {
     return;
   }
   with_element(element, [&](auto zero) {
     using T = decltype(zero);
     constexpr int kPack = kPackOf<T>;
-    LAUNCH(position_forward_kernel<T>, row_grid(batch * length, columns, kWarpPacks * 32 * kPack), kRowBlock, 0, stream,
-           y, table, batch * length, length, columns, can_be_wide<T, kPack>({y, table}, columns));
+    LAUNCH(position_forward_kernel<T>, row_grid(rows, columns, kWarpPacks * 32 * kPack), kRowBlock, 0, stream, y, table,
+           rows, columns, place, can_be_wide<T, kPack>({y, table}, columns));
   });
 }
 
-void position_backward(Element element, float* dtable, const void* dy, int64_t batch, int64_t length,
-                       int64_t table_length, int64_t columns, bool add, StreamHandle stream) {
+void position_backward(Element element, float* dtable, const void* dy, int64_t rows, int64_t table_length,
+                       int64_t columns, const SampleRows& place, bool add, StreamHandle stream) {
   if (table_length * columns == 0) {
     return;
   }
   with_element(element, [&](auto zero) {
     using T = decltype(zero);
     LAUNCH(position_backward_kernel<T>, row_grid(table_length, columns, kWarpPacks * 32 * 4), kRowBlock, 0, stream,
-           dtable, dy, batch, length, table_length, columns, add,
+           dtable, dy, rows, table_length, columns, place, add,
            can_be_wide<float, 4>({dtable}, columns) && can_be_wide<T, 4>({dy}));
   });
 }

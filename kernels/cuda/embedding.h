@@ -15,10 +15,10 @@ void embedding_forward(Element element, void* y, const int32_t* tokens, const vo
 void embedding_backward(Element element, float* dtable, const void* dy, const int32_t* tokens, const int32_t* order,
                         int64_t num_tokens, int64_t columns, int64_t vocab_begin, int64_t num_valid,
                         StreamHandle stream);
-void position_forward(Element element, void* y, const void* table, int64_t batch, int64_t length, int64_t columns,
-                      StreamHandle stream);
-// table_length >= length; rows beyond length are zeroed unless `add`.
-void position_backward(Element element, float* dtable, const void* dy, int64_t batch, int64_t length,
-                       int64_t table_length, int64_t columns, bool add, StreamHandle stream);
+void position_forward(Element element, void* y, const void* table, int64_t rows, int64_t columns,
+                      const SampleRows& place, StreamHandle stream);
+// table_length >= place.length; positions that dy does not have are zeroed unless `add`.
+void position_backward(Element element, float* dtable, const void* dy, int64_t rows, int64_t table_length,
+                       int64_t columns, const SampleRows& place, bool add, StreamHandle stream);
 
 }  // namespace ashlar::kernels::cuda

@@ -1,5 +1,6 @@
 #include "parallel/layers/attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/attention.h"
@@ -56,7 +57,7 @@ SelfAttention::Workspace SelfAttention::workspace_layout(Arena& arena, const Bat
 size_t SelfAttention::workspace_bytes(const BatchShape& shape) const {
   Arena counting;
   workspace_layout(counting, shape);
-  return counting.used();
+  return std::max(counting.used(), query_key_value.workspace_bytes(shape));
 }
 
 size_t SelfAttention::forward_workspace_bytes(const BatchShape& shape) const {
@@ -65,7 +66,7 @@ size_t SelfAttention::forward_workspace_bytes(const BatchShape& shape) const {
     Saved results;
     results_layout(results, counting, shape);
   }
-  return counting.used();
+  return counting.used() + std::max(query_key_value.workspace_bytes(shape), output.workspace_bytes(shape));
 }
 
 void SelfAttention::forward(LayerContext& context, TensorView y, ConstTensorView x, const Saved& saved) {
@@ -94,8 +95,8 @@ void SelfAttention::backward_input(LayerContext& context, TensorView dx, const P
   const TensorView lse = recomputes_core_ ? pending.lse : saved.lse;
   kernels::attention_backward(pending.dqkv, workspace.dout, saved.qkv, out, lse, scale_,
                               dropout_.mask(context, first_head_), workspace.attention, context.stream);
-  query_key_value.backward_input(context, dx, pending.dqkv);
   context.workspace.reset_to(mark);
+  query_key_value.backward_input(context, dx, pending.dqkv);
 }
 
 void SelfAttention::backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x,

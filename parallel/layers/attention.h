@@ -24,12 +24,11 @@ class SelfAttention {
 
   Saved saved_layout(Arena& arena, const BatchShape& shape) const;
   Pending pending_layout(Arena& arena, const BatchShape& shape) const;
-  size_t forward_workspace_bytes(const BatchShape& shape) const;
-  size_t workspace_bytes(const BatchShape& shape) const;  // of backward_input
+  size_t forward_workspace_bytes(const BatchShape& shape) const;  // at least that of backward_weight
+  size_t workspace_bytes(const BatchShape& shape) const;          // of backward_input
 
-  // y [B,T,C] without the output bias. Collective.
+  // All passes are collective. y without the output bias, x, dx: own rows, [B,T,C] or [1,B*T/t,C]; dy [B,T,C].
   void forward(LayerContext& context, TensorView y, ConstTensorView x, const Saved& saved);
-  // dx [B,T,C] = gradient of x. Collective.
   void backward_input(LayerContext& context, TensorView dx, const Pending& pending, ConstTensorView dy,
                       const Saved& saved);
   void backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x, const Pending& pending,

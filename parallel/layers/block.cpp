@@ -5,19 +5,6 @@
 #include "kernels/dropout.h"
 
 namespace ashlar {
-namespace {
-
-// The gradient in front of a site's dropout: made in `to`, or dy itself where nothing drops.
-ConstTensorView through(const DropoutSite& site, LayerContext& context, TensorView to, ConstTensorView dy) {
-  if (!site.can_drop()) {
-    return dy;
-  }
-  kernels::dropout_backward(to, dy, site.mask(context), 0, context.stream);
-  return to;
-}
-
-}  // namespace
-
 TransformerBlock::TransformerBlock(const std::string& name, const BlockConfig& config)
     : name_(name),
       config_(config),
@@ -50,7 +37,7 @@ TransformerBlock::Saved TransformerBlock::saved_layout(Arena& arena, const Batch
   Saved saved;
   saved.norm1 = norm1_.saved_layout(arena, shape);
   saved.attention = attention_.saved_layout(arena, shape);
-  saved.middle = take_tensor(arena, config_.dtype, {shape.batch, shape.seq, config_.width});
+  saved.middle = take_tensor(arena, config_.dtype, shape.residual(config_.width));
   saved.norm2 = norm2_.saved_layout(arena, shape);
   saved.mlp = mlp_.saved_layout(arena, shape);
   return saved;
@@ -60,13 +47,11 @@ TransformerBlock::Pending TransformerBlock::pending_layout(Arena& arena, const B
   Pending pending;
   pending.norm1 = norm1_.pending_layout(arena);
   pending.attention = attention_.pending_layout(arena, shape);
-  pending.dmiddle = take_tensor(arena, config_.dtype, {shape.batch, shape.seq, config_.width});
+  pending.dmiddle = take_tensor(arena, config_.dtype, shape.residual(config_.width));
   pending.norm2 = norm2_.pending_layout(arena);
   pending.mlp = mlp_.pending_layout(arena, shape);
-  if (config_.hidden_dropout > 0) {
-    pending.dattention = take_tensor(arena, config_.dtype, {shape.batch, shape.seq, config_.width});
-    pending.dmlp = take_tensor(arena, config_.dtype, {shape.batch, shape.seq, config_.width});
-  }
+  pending.dattention = attention_dropout_.backward_layout(arena, config_.dtype, shape, config_.width);
+  pending.dmlp = mlp_dropout_.backward_layout(arena, config_.dtype, shape, config_.width);
   return pending;
 }
 
@@ -74,7 +59,7 @@ LayerBytes TransformerBlock::bytes(const BatchShape& shape) const {
   Arena saved, pending, scratch;
   saved_layout(saved, shape);
   pending_layout(pending, shape);
-  take_tensor(scratch, config_.dtype, {shape.batch, shape.seq, config_.width});
+  take_tensor(scratch, config_.dtype, shape.residual(config_.width));
   const size_t norm = config_.recompute.layernorm ? scratch.used() : 0;
   const size_t inner = std::max(attention_.forward_workspace_bytes(shape), mlp_.workspace_bytes(shape));
   return {saved.used(), pending.used(), std::max(scratch.used() + attention_.workspace_bytes(shape), norm + inner)};
@@ -84,14 +69,14 @@ void TransformerBlock::forward(LayerContext& context, TensorView y, ConstTensorV
   Saved saved = saved_layout(memory.saved, context.shape);
   const size_t mark = context.workspace.mark();
   if (config_.recompute.layernorm) {
-    saved.norm1.out = saved.norm2.out = take_tensor(context.workspace, config_.dtype, x.shape);  // [B,T,C]
+    saved.norm1.out = saved.norm2.out = take_tensor(context.workspace, config_.dtype, x.shape);  // own rows
   }
   norm1_.forward(context, saved.norm1, x);
   attention_.forward(context, saved.middle, saved.norm1.out, saved.attention);
 
   if (attention_dropout_.drops(context)) {
     kernels::dropout_forward(saved.middle, saved.middle, attention_.output.bias.value, x,
-                             attention_dropout_.mask(context), 0, context.stream);
+                             attention_dropout_.mask(context), context.rows(), context.stream);
     norm2_.forward(context, saved.norm2, saved.middle);
   } else {
     norm2_.forward_of_sum(context, saved.norm2, saved.middle, saved.middle, x, attention_.output.bias.value);
@@ -102,7 +87,8 @@ void TransformerBlock::forward(LayerContext& context, TensorView y, ConstTensorV
     return;
   }
   if (mlp_dropout_.drops(context)) {
-    kernels::dropout_forward(y, y, mlp_.down.bias.value, saved.middle, mlp_dropout_.mask(context), 0, context.stream);
+    kernels::dropout_forward(y, y, mlp_.down.bias.value, saved.middle, mlp_dropout_.mask(context), context.rows(),
+                             context.stream);
   } else {
     kernels::add_bias_residual(y, y, saved.middle, mlp_.down.bias.value, context.stream);
   }
@@ -113,13 +99,13 @@ void TransformerBlock::backward_input(LayerContext& context, TensorView dx, Cons
   const Saved saved = saved_layout(memory.saved, context.shape);
   const Pending pending = pending_layout(memory.pending, context.shape);
   const size_t mark = context.workspace.mark();
-  const TensorView dnorm = take_tensor(context.workspace, config_.dtype, x.shape);  // [B,T,C]
+  const TensorView dnorm = take_tensor(context.workspace, config_.dtype, x.shape);  // own rows
 
-  mlp_.backward_input(context, dnorm, pending.mlp, through(mlp_dropout_, context, pending.dmlp, dy), saved.mlp);
+  mlp_.backward_input(context, dnorm, pending.mlp, mlp_dropout_.backward(context, pending.dmlp, dy), saved.mlp);
   norm2_.backward_input(context, pending.dmiddle, pending.norm2, dnorm, dy, saved.middle, saved.norm2);
 
   attention_.backward_input(context, dnorm, pending.attention,
-                            through(attention_dropout_, context, pending.dattention, pending.dmiddle), saved.attention);
+                            attention_dropout_.backward(context, pending.dattention, pending.dmiddle), saved.attention);
   norm1_.backward_input(context, dx, pending.norm1, dnorm, pending.dmiddle, x, saved.norm1);
   context.workspace.reset_to(mark);
 }
@@ -130,15 +116,16 @@ void TransformerBlock::backward_weight(LayerContext& context, ConstTensorView dy
   const Pending pending = pending_layout(memory.pending, context.shape);
   const size_t mark = context.workspace.mark();
   if (config_.recompute.layernorm) {
-    saved.norm1.out = saved.norm2.out = take_tensor(context.workspace, config_.dtype, x.shape);  // [B,T,C]
+    saved.norm1.out = saved.norm2.out = take_tensor(context.workspace, config_.dtype, x.shape);  // own rows
     norm2_.forward(context, saved.norm2, saved.middle);
   }
-  mlp_.backward_weight(context, mlp_dropout_.can_drop() ? pending.dmlp : dy, saved.norm2.out, pending.mlp, saved.mlp);
+  mlp_.backward_weight(context, pending.dmlp.data != nullptr ? pending.dmlp : dy, saved.norm2.out, pending.mlp,
+                       saved.mlp);
   norm2_.backward_weight(context, pending.norm2);
   if (config_.recompute.layernorm) {
     norm1_.forward(context, saved.norm1, x);
   }
-  attention_.backward_weight(context, attention_dropout_.can_drop() ? pending.dattention : pending.dmiddle,
+  attention_.backward_weight(context, pending.dattention.data != nullptr ? pending.dattention : pending.dmiddle,
                              saved.norm1.out, pending.attention, saved.attention);
   norm1_.backward_weight(context, pending.norm1);
   context.workspace.reset_to(mark);

@@ -17,7 +17,7 @@ struct BlockConfig {
   double init_std = 0.02;
   double hidden_dropout = 0;     // of the outputs of attention and MLP
   double attention_dropout = 0;  // of attention probabilities
-  SelectiveRecompute recompute;
+  SelectiveRecompute recompute{};
   double output_init_std = 0.02;  // of the two projections that add to the residual stream
   int tensor_rank = 0;
   int tensor_size = 1;
@@ -41,7 +41,7 @@ class TransformerBlock final : public Layer {
   struct Saved {
     LayerNorm::Saved norm1;
     SelfAttention::Saved attention;
-    TensorView middle;  // [B,T,C] x2, the residual stream between the halves
+    TensorView middle;  // [B,T,C] or [1,B*T/t,C]: x2, the residual stream between the halves
     LayerNorm::Saved norm2;
     Mlp::Saved mlp;
   };
@@ -51,11 +51,13 @@ class TransformerBlock final : public Layer {
   struct Pending {
     LayerNorm::Pending norm1;
     SelfAttention::Pending attention;
-    TensorView dmiddle;  // [B,T,C] gradient of x2
+    TensorView dmiddle;  // [B,T,C] or [1,B*T/t,C]: gradient of x2
     LayerNorm::Pending norm2;
     Mlp::Pending mlp;
-    TensorView dattention;  // [B,T,C] gradient of the attention's output, behind dropout; nothing without dropout
-    TensorView dmlp;        // [B,T,C] of the MLP's
+    // [B,T,C] gradients of the outputs of attention and MLP, in front of dropout and of all rows; nothing where that
+    // is what comes in (DropoutSite::backward_layout).
+    TensorView dattention;
+    TensorView dmlp;
   };
   Pending pending_layout(Arena& arena, const BatchShape& shape) const;
 

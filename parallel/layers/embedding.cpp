@@ -23,37 +23,37 @@ EmbeddingLayer::EmbeddingLayer(const VocabularyConfig& config) : dropout_("embed
 
 LayerBytes EmbeddingLayer::bytes(const BatchShape& shape) const {
   Arena scratch;
-  if (dropout_.can_drop()) {
-    take_tensor(scratch, positions_.value.dtype, {shape.batch, shape.seq, positions_.shard.global[1]});
-  }
+  dropout_.backward_layout(scratch, positions_.value.dtype, shape, positions_.shard.global[1]);  // at least forward's
   return {0, 0, scratch.used()};
 }
 
 void EmbeddingLayer::forward(LayerContext& context, TensorView y, ConstTensorView, LayerMemory) {
-  const int64_t rows = context.shape.batch * context.shape.seq;
-  kernels::embedding_forward(y.reshaped({rows, y.shape[-1]}), context.batch.tokens.reshaped({rows}), table_.value,
+  const int64_t rows = context.shape.all_rows();
+  const size_t mark = context.workspace.mark();
+  TensorView partial = take_all_rows(context.workspace, y.dtype, context.shape, y.shape[-1]);
+  partial = partial.data == nullptr ? y : partial;  // [B,T,C]
+  kernels::embedding_forward(partial.reshaped({rows, y.shape[-1]}), context.batch.tokens.reshaped({rows}), table_.value,
                              table_.shard.begin(), table_.shard.num_valid(), context.stream);
-  context.tensor.all_reduce(y, ReduceOp::kSum, context.stream).wait(context.stream);
-  kernels::position_forward(y, positions_.value, context.stream);
+  sum_rows(context, y, partial);
+  context.workspace.reset_to(mark);
+  kernels::position_forward(y, positions_.value, context.rows(), context.stream);
   if (dropout_.drops(context)) {
-    kernels::dropout_forward(y, y, {}, {}, dropout_.mask(context), 0, context.stream);
+    kernels::dropout_forward(y, y, {}, {}, dropout_.mask(context), context.rows(), context.stream);
   }
 }
 
 void EmbeddingLayer::backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView, LayerMemory) {
-  const int64_t rows = context.shape.batch * context.shape.seq;
+  const int64_t rows = context.shape.all_rows();
   const size_t mark = context.workspace.mark();
-  if (dropout_.can_drop()) {
-    const TensorView behind = take_tensor(context.workspace, dy.dtype, dy.shape);  // [B,T,C]
-    kernels::dropout_backward(behind, dy, dropout_.mask(context), 0, context.stream);
-    dy = behind;
-  }
+  const TensorView scratch = dropout_.backward_layout(context.workspace, dy.dtype, context.shape, dy.shape[-1]);
+  dy = dropout_.backward(context, scratch, dy);  // [B,T,C]
   if (context.grad_write == kernels::Write::kOverwrite) {
     context.stream.fill_zero(table_.grad.data, table_.grad.bytes());  // the kernel touches only the rows it meets
   }
   kernels::embedding_backward(table_.grad, dy.reshaped({rows, dy.shape[-1]}), context.batch.tokens.reshaped({rows}),
                               context.batch.order, table_.shard.begin(), table_.shard.num_valid(), context.stream);
-  kernels::position_backward(positions_.grad, dy, context.grad_write, context.stream);
+  kernels::position_backward(positions_.grad, own_rows(context, dy), context.rows(), context.grad_write,
+                             context.stream);
   context.workspace.reset_to(mark);
 }
 

@@ -37,6 +37,7 @@ class LossHead final : public Layer {
     TensorView stats;      // [B*T,3], this rank's part of all_stats
   };
   Workspace workspace_layout(Arena& arena, const BatchShape& shape) const;
+  ConstTensorView gather_norm(LayerContext& context, const Saved& saved) const;  // [B*T,C], the norm's output
 
   std::string name_ = "head";
   VocabularyConfig config_;

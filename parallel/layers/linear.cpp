@@ -45,28 +45,45 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name, Shape global
 }
 
 void ColumnParallelLinear::forward(LayerContext& context, TensorView y, ConstTensorView x) {
-  kernels::linear_forward(as_matrix(y, matrix_[0]), as_matrix(x, matrix_[1]), weight.value.reshaped(matrix_),
+  const size_t mark = context.workspace.mark();
+  const ConstTensorView all = gather(context, x);  // [R,C]
+  kernels::linear_forward(as_matrix(y, matrix_[0]), as_matrix(all, matrix_[1]), weight.value.reshaped(matrix_),
                           bias.value.reshaped({matrix_[0]}), context.stream);
+  context.workspace.reset_to(mark);
 }
 
 void ColumnParallelLinear::forward(LayerContext& context, TensorView y, TensorView pre, ConstTensorView x,
                                    kernels::Activation activation) {
-  kernels::linear_activation_forward(as_matrix(y, matrix_[0]), as_matrix(pre, matrix_[0]), as_matrix(x, matrix_[1]),
+  const size_t mark = context.workspace.mark();
+  const ConstTensorView all = gather(context, x);  // [R,C]
+  kernels::linear_activation_forward(as_matrix(y, matrix_[0]), as_matrix(pre, matrix_[0]), as_matrix(all, matrix_[1]),
                                      weight.value.reshaped(matrix_), bias.value.reshaped({matrix_[0]}), activation,
                                      context.stream);
+  context.workspace.reset_to(mark);
 }
 
 void ColumnParallelLinear::backward_input(LayerContext& context, TensorView dx, ConstTensorView dy) {
-  kernels::linear_backward_input(as_matrix(dx, matrix_[1]), as_matrix(dy, matrix_[0]), weight.value.reshaped(matrix_),
-                                 context.stream);
-  context.tensor.all_reduce(dx, ReduceOp::kSum, context.stream).wait(context.stream);
+  const size_t mark = context.workspace.mark();
+  TensorView partial = take_all_rows(context.workspace, dx.dtype, context.shape, matrix_[1]);
+  partial = partial.data == nullptr ? dx : partial;  // [R,C]
+  kernels::linear_backward_input(as_matrix(partial, matrix_[1]), as_matrix(dy, matrix_[0]),
+                                 weight.value.reshaped(matrix_), context.stream);
+  sum_rows(context, dx, partial);
+  context.workspace.reset_to(mark);
 }
 
 void ColumnParallelLinear::backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x) {
-  kernels::linear_backward_weight(weight.grad.reshaped(matrix_), as_matrix(dy, matrix_[0]), as_matrix(x, matrix_[1]),
+  const size_t mark = context.workspace.mark();
+  const ConstTensorView all = gather(context, x);  // [R,C]
+  kernels::linear_backward_weight(weight.grad.reshaped(matrix_), as_matrix(dy, matrix_[0]), as_matrix(all, matrix_[1]),
                                   context.grad_write, context.stream);
   kernels::bias_backward(bias.grad.reshaped({matrix_[0]}), as_matrix(dy, matrix_[0]), context.grad_write,
                          context.stream);
+  context.workspace.reset_to(mark);
+}
+
+ConstTensorView ColumnParallelLinear::gather(LayerContext& context, ConstTensorView x) const {
+  return gather_rows(context, take_all_rows(context.workspace, x.dtype, context.shape, matrix_[1]), x);
 }
 
 RowParallelLinear::RowParallelLinear(const std::string& name, int64_t out, int64_t in, int tensor_rank, int tensor_size,
@@ -78,9 +95,17 @@ RowParallelLinear::RowParallelLinear(const std::string& name, int64_t out, int64
 
 void RowParallelLinear::forward(LayerContext& context, TensorView y, ConstTensorView x) {
   const Shape local = weight.shard.local();
-  kernels::linear_forward(as_matrix(y, local[0]), as_matrix(x, local[1]), weight.value, ConstTensorView{},
+  const size_t mark = context.workspace.mark();
+  TensorView partial = take_all_rows(context.workspace, y.dtype, context.shape, local[0]);
+  partial = partial.data == nullptr ? y : partial;  // [R,C]
+  kernels::linear_forward(as_matrix(partial, local[0]), as_matrix(x, local[1]), weight.value, ConstTensorView{},
                           context.stream);
-  context.tensor.all_reduce(y, ReduceOp::kSum, context.stream).wait(context.stream);
+  sum_rows(context, y, partial);
+  context.workspace.reset_to(mark);
+}
+
+size_t RowParallelLinear::workspace_bytes(const BatchShape& shape) const {
+  return all_rows_bytes(weight.value.dtype, shape, weight.shard.local()[0]);
 }
 
 void RowParallelLinear::backward_input(LayerContext& context, TensorView dx, ConstTensorView dy) {
@@ -99,7 +124,7 @@ void RowParallelLinear::backward_weight(LayerContext& context, ConstTensorView d
   const Shape local = weight.shard.local();
   kernels::linear_backward_weight(weight.grad, as_matrix(dy, local[0]), as_matrix(x, local[1]), context.grad_write,
                                   context.stream);
-  kernels::bias_backward(bias.grad, as_matrix(dy, local[0]), context.grad_write, context.stream);
+  kernels::bias_backward(bias.grad, as_matrix(own_rows(context, dy), local[0]), context.grad_write, context.stream);
 }
 
 }  // namespace ashlar

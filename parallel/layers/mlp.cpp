@@ -1,5 +1,7 @@
 #include "parallel/layers/mlp.h"
 
+#include <algorithm>
+
 namespace ashlar {
 
 Mlp::Mlp(const std::string& name, int64_t width, int64_t ffn, kernels::Activation activation, int tensor_rank,
@@ -31,7 +33,7 @@ TensorView Mlp::act_of(const Saved& saved, Arena& workspace, const BatchShape& s
 size_t Mlp::workspace_bytes(const BatchShape& shape) const {
   Arena counting;
   act_of({}, counting, shape);
-  return counting.used();
+  return counting.used() + std::max(up.workspace_bytes(shape), down.workspace_bytes(shape));
 }
 
 void Mlp::forward(LayerContext& context, TensorView y, ConstTensorView x, const Saved& saved) {

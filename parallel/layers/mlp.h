@@ -21,11 +21,11 @@ class Mlp {
 
   Saved saved_layout(Arena& arena, const BatchShape& shape) const;
   Pending pending_layout(Arena& arena, const BatchShape& shape) const;
-  size_t workspace_bytes(const BatchShape& shape) const;
+  size_t workspace_bytes(const BatchShape& shape) const;  // largest need of a pass
 
-  // y [B,T,C] without the output bias; without data: only what is saved is made. Collective.
+  // All passes are collective. y without the output bias, x, dx: own rows, [B,T,C] or [1,B*T/t,C]; dy [B,T,C].
+  // Without y's data only what is saved is made.
   void forward(LayerContext& context, TensorView y, ConstTensorView x, const Saved& saved);
-  // dx [B,T,C]. Collective.
   void backward_input(LayerContext& context, TensorView dx, const Pending& pending, ConstTensorView dy,
                       const Saved& saved);
   void backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView x, const Pending& pending,

@@ -18,13 +18,12 @@ LayerNorm::LayerNorm(const std::string& name, int64_t width, double epsilon, DTy
 }
 
 LayerNorm::Saved LayerNorm::saved_layout(Arena& arena, const BatchShape& shape) const {
-  const int64_t rows = shape.batch * shape.seq;
   Saved saved;
   if (keeps_output_) {
-    saved.out = take_tensor(arena, dtype_, {shape.batch, shape.seq, width_});
+    saved.out = take_tensor(arena, dtype_, shape.residual(width_));
   }
-  saved.mean = take_tensor(arena, kernels::stat_dtype(dtype_), {rows});
-  saved.rstd = take_tensor(arena, kernels::stat_dtype(dtype_), {rows});
+  saved.mean = take_tensor(arena, kernels::stat_dtype(dtype_), {shape.own_rows()});
+  saved.rstd = take_tensor(arena, kernels::stat_dtype(dtype_), {shape.own_rows()});
   return saved;
 }
 

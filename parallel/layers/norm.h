@@ -1,4 +1,4 @@
-// Layer norm with its parameters, held in full by every tensor rank.
+// Layer norm of the own rows, with its parameters, held in full by every tensor rank.
 #pragma once
 
 #include "parallel/layers/layer.h"
@@ -8,12 +8,12 @@ namespace ashlar {
 class LayerNorm {
  public:
   struct Saved {
-    TensorView out;   // [B,T,C], without data when the norm does not keep it: the caller brings a place
-    TensorView mean;  // [B*T]
-    TensorView rstd;  // [B*T]
+    TensorView out;   // own rows, without data when the norm does not keep it: the caller brings a place
+    TensorView mean;  // [B*T], or [B*T/t]
+    TensorView rstd;  // likewise
   };
   struct Pending {
-    TensorView dgamma;  // [C] of this micro-batch
+    TensorView dgamma;  // [C] of this micro-batch's own rows
     TensorView dbeta;   // [C]
   };
 
@@ -23,7 +23,7 @@ class LayerNorm {
   Pending pending_layout(Arena& arena) const;
 
   void forward(LayerContext& context, const Saved& saved, ConstTensorView x);
-  // The same of x = a + b + bias [C], which is written to `sum` [B,T,C]; sum may be a or b.
+  // The same of x = a + b + bias [C], which is written to `sum`; sum may be a or b.
   void forward_of_sum(LayerContext& context, const Saved& saved, TensorView sum, ConstTensorView a, ConstTensorView b,
                       ConstTensorView bias);
   // dx = dresidual (when it has data) + gradient through the norm; fills pending.

@@ -19,6 +19,9 @@ struct Parameter {
   bool tied_copy = false;
   bool tied_first = false;  // the first use of a tensor that also has a tied copy
 
+  // Each tensor rank has the gradient of its own rows (sequence parallelism): the whole is their sum.
+  bool sum_over_tensor = false;
+
   TensorView value;  // [shard.local()]
   TensorView grad;   // [shard.local()]
 };

@@ -23,7 +23,7 @@ enum class RecomputeMethod {
 struct Recompute {
   RecomputeMethod method = RecomputeMethod::kNone;
   int64_t num_layers = 1;
-  SelectiveRecompute selective;
+  SelectiveRecompute selective{};
 };
 
 }  // namespace ashlar

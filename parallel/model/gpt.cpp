@@ -66,6 +66,14 @@ std::unique_ptr<StageChunk> make_stage(const GptConfig& config, const std::vecto
   if (is_last) {
     layers.push_back(std::make_unique<LossHead>(vocabulary));
   }
+  if (config.sequence_parallel && tensor_size > 1) {
+    for (const auto& layer : layers) {
+      for (Parameter* parameter : layer->parameters()) {
+        // What is not split works on a rank's own rows: norms, biases behind a sum, positions.
+        parameter->sum_over_tensor = !parameter->shard.is_split();
+      }
+    }
+  }
   return std::make_unique<StageChunk>(
       stage, is_first, is_last, std::move(layers), config.width, config.dtype,
       recompute_groups(config.recompute, is_first ? 1 : 0, layers_per_stage[static_cast<size_t>(stage)]));

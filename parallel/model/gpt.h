@@ -25,6 +25,7 @@ struct GptConfig {
   double hidden_dropout = 0;
   double attention_dropout = 0;
   Recompute recompute{};
+  bool sequence_parallel = false;  // batches must split their rows among the tensor ranks, see BatchShape
   DType dtype = DType::kF32;
 };
 

@@ -84,10 +84,10 @@ class Executor {
     std::vector<StageChunk::ActivationSlot> activations;
     std::vector<Work> receiving_activation;  // by activation slot
     std::vector<Work> sending_activation;
-    std::vector<TensorView> output_gradients;  // [B,T,C]
+    std::vector<TensorView> output_gradients;  // shape.residual(C)
     std::vector<Work> receiving_gradient;
     std::vector<StageChunk::GradientSlot> gradients;  // by pending slot; one shared slot when backward is not split
-    std::array<TensorView, 2> input_gradients;        // [B,T,C], take turns on their way out
+    std::array<TensorView, 2> input_gradients;        // take turns on their way out
     std::array<Work, 2> sending_gradient;
     int turn = 0;
   };

@@ -38,16 +38,16 @@ class StageChunk {
   // One micro-batch from its forward until its last backward.
   struct ActivationSlot {
     MicroBatch batch;  // on the first and the last stage
-    TensorView input;  // [B,T,C], not on the first stage
+    TensorView input;  // shape.residual(C), not on the first stage
     // Of a group's layers, all but the last output lie in scratch, set anew by each pass.
-    std::vector<TensorView> outputs;  // [B,T,C] of each layer that has one
+    std::vector<TensorView> outputs;  // shape.residual(C) of each layer that has one
     std::vector<Arena> saved;         // of each layer
     TensorView losses;                // [B,T], on the last stage
   };
   // The gradients between layers and what backward_weight needs. When backward is not split, all layers share one
   // pending region and two gradient buffers take turns.
   struct GradientSlot {
-    std::vector<TensorView> between;  // [B,T,C] gradient of the output of each layer but the last
+    std::vector<TensorView> between;  // gradient of the output of each layer but the last
     std::vector<Arena> pending;       // of each layer
     std::vector<Arena> groups;  // what each group's second forward pass saves, when backward is split (else scratch)
   };
@@ -69,13 +69,13 @@ class StageChunk {
   // The same code counts (counting arena) and lays out (real arena).
   ActivationSlot activation_layout(Arena& arena, const BatchShape& shape) const;
   GradientSlot gradient_layout(Arena& arena, const BatchShape& shape, bool split_backward) const;
-  TensorView boundary_layout(Arena& arena, const BatchShape& shape) const;  // [B,T,C] between two stages
+  TensorView boundary_layout(Arena& arena, const BatchShape& shape) const;  // between two stages
   size_t workspace_bytes(const BatchShape& shape) const;
   size_t saved_bytes(const BatchShape& shape) const;  // what activation_layout takes
 
   // Stream-ordered; Collective over the tensor axis, and where the pass' ParamSync is so.
   void forward(const StagePass& pass, ActivationSlot& slot, const ActivationHook& hook);
-  // dinput and doutput [B,T,C]: gradients of the stage's input (not on the first stage) and output (not on the last).
+  // dinput and doutput: gradients of the stage's input (not on the first stage) and output (not on the last).
   void backward_input(const StagePass& pass, ActivationSlot& slot, GradientSlot& grads, TensorView dinput,
                       ConstTensorView doutput);
   void backward_weight(const StagePass& pass, ActivationSlot& slot, GradientSlot& grads, ConstTensorView doutput);

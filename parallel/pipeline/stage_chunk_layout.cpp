@@ -52,7 +52,7 @@ size_t StageChunk::group_bytes(const RecomputeGroup& group, const BatchShape& sh
 }
 
 TensorView StageChunk::boundary_layout(Arena& arena, const BatchShape& shape) const {
-  return take_tensor(arena, dtype_, {shape.batch, shape.seq, width_});
+  return take_tensor(arena, dtype_, shape.residual(width_));
 }
 
 StageChunk::ActivationSlot StageChunk::activation_layout(Arena& arena, const BatchShape& shape) const {

@@ -8,6 +8,7 @@
 #include "kernels/stat_dtype.h"
 #include "parallel/pipeline/slots.h"
 #include "parallel/schedule/schedule.h"
+#include "parallel/zero/tensor_sum.h"
 
 namespace ashlar {
 namespace {
@@ -117,7 +118,10 @@ std::vector<RankMemory> plan_memory(const RunShape& shape, const std::vector<Sta
     RankMemory& memory = stages.emplace_back();
     count_parameters(shape, *chunk, memory);
     count_activations(shape, *chunk, slots[static_cast<size_t>(stage)], memory);
-    memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] += count_numbers(shape, parameters, num_tensors);
+    memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] +=
+        count_numbers(shape, parameters, num_tensors) +
+        TensorSum::most_packed(chunk->parameters_by_layer()) *
+            static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(shape.config.dtype)));
     memory.bytes[static_cast<size_t>(MemoryItem::kKernels)] =
         static_cast<int64_t>(kernels::kernel_workspace_bytes(shape.device));
     memory.bytes[static_cast<size_t>(MemoryItem::kCommunication)] =

@@ -4,6 +4,7 @@
 
 #include "kernels/stat_dtype.h"
 #include "parallel/schedule/schedule.h"
+#include "parallel/zero/tensor_sum.h"
 
 namespace ashlar {
 namespace {
@@ -17,6 +18,11 @@ void add_all_reduce(GroupTraffic& to, int64_t bytes, int64_t times = 1) {
   to.wire_bytes += 2 * (to.num_ranks - 1) * bytes / to.num_ranks * times;
 }
 
+void add_reduce_scatter(GroupTraffic& to, int64_t bytes, int64_t times = 1) {
+  to.payload_bytes += bytes * times;
+  to.wire_bytes += (to.num_ranks - 1) * bytes / to.num_ranks * times;
+}
+
 void add_all_gather(GroupTraffic& to, int64_t own_bytes, int64_t times) {
   to.payload_bytes += own_bytes * times;
   to.wire_bytes += (to.num_ranks - 1) * own_bytes * times;
@@ -26,17 +32,31 @@ void add_all_gather(GroupTraffic& to, int64_t own_bytes, int64_t times) {
 // all-reduce of [B,T,C] forward and one backward, and a block has two such pairs. Beside them: the embedding forward,
 // the head's input gradient, and the head's 3 statistics of each target from every rank. A forward pass that is run
 // again repeats its all-reduces, but for the last of a group, whose sum is kept.
+//
+// With sequence parallelism (Korthikanti et al., arXiv:2205.05198, section 4.2.2) each of these is a reduce-scatter,
+// and what needs all rows gathers them: a block twice its inputs forward and again for their weights' gradients, and
+// twice the gradients of its outputs; the head its input forward and again; the embedding the gradient of its output.
+// Beside them, each time that gradients meet, those that every rank has a part of.
 void add_tensor(const RunShape& shape, const StageChunk& chunk, GroupTraffic& to) {
-  const int64_t rows = shape.batch.batch * shape.batch.seq;
+  const int64_t rows = shape.batch.all_rows();
   const auto element = static_cast<int64_t>(dtype_bytes(shape.config.dtype));
   const auto stat = static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(shape.config.dtype)));
   const bool is_last = chunk.is_last();
-  int64_t num_reduces =
-      4 * shape.layers_per_stage[static_cast<size_t>(chunk.stage())] + (chunk.is_first() ? 1 : 0) + (is_last ? 1 : 0);
+  const int64_t num_blocks = shape.layers_per_stage[static_cast<size_t>(chunk.stage())];
+  int64_t num_reduces = 4 * num_blocks + (chunk.is_first() ? 1 : 0) + (is_last ? 1 : 0);
+  int64_t num_gathers = 6 * num_blocks + (chunk.is_first() ? 1 : 0) + (is_last ? 2 : 0);
   for (const RecomputeGroup& group : chunk.groups()) {
     num_reduces += 2 * static_cast<int64_t>(group.end - group.begin) - 1;
+    num_gathers += 2 * static_cast<int64_t>(group.end - group.begin);
   }
-  add_all_reduce(to, rows * shape.config.width * element, num_reduces * shape.num_microbatches);
+  if (shape.batch.splits_rows()) {
+    add_reduce_scatter(to, rows * shape.config.width * element, num_reduces * shape.num_microbatches);
+    add_all_gather(to, shape.batch.own_rows() * shape.config.width * element, num_gathers * shape.num_microbatches);
+    add_all_reduce(to, TensorSum::num_summed(chunk.parameters()) * stat,
+                   shape.sharding.stages_grads() ? shape.num_microbatches : 1);
+  } else {
+    add_all_reduce(to, rows * shape.config.width * element, num_reduces * shape.num_microbatches);
+  }
   if (is_last) {
     add_all_gather(to, rows * 3 * stat, shape.num_microbatches);
   }
@@ -44,15 +64,10 @@ void add_tensor(const RunShape& shape, const StageChunk& chunk, GroupTraffic& to
 
 void add_pipeline(const RunShape& shape, const std::vector<Action>& actions, GroupTraffic& to) {
   const int64_t boundary =
-      shape.batch.batch * shape.batch.seq * shape.config.width * static_cast<int64_t>(dtype_bytes(shape.config.dtype));
+      shape.batch.own_rows() * shape.config.width * static_cast<int64_t>(dtype_bytes(shape.config.dtype));
   const auto num_sends = std::ranges::count_if(actions, [](const Action& action) { return is_send(action.kind); });
   to.payload_bytes += boundary * num_sends;
   to.wire_bytes += boundary * num_sends;
-}
-
-void add_reduce_scatter(GroupTraffic& to, int64_t bytes, int64_t times) {
-  to.payload_bytes += bytes * times;
-  to.wire_bytes += (to.num_ranks - 1) * bytes / to.num_ranks * times;
 }
 
 // How often a micro-batch gathers a layer whose values are shared out: in front of its forward pass, and of its

@@ -121,6 +121,7 @@ void model_and_grid(Rows& t) {
         "names; changes no bit of the results")
       .one_of({"full", "selective"})
       .by_default("none");
+  t.row("recompute-activations", &O::recompute_activations, "", "as --recompute-granularity selective");
   t.row("recompute-method", &O::recompute_method, "NAME",
         "with granularity full: keep the input of every N layers of a stage, or make the first N of a stage again, "
         "one by one (N is --recompute-num-layers)")
@@ -137,6 +138,10 @@ void model_and_grid(Rows& t) {
   t.row("tensor-model-parallel-size", &O::tensor_model_parallel_size, "N", "ranks that share each layer").at_least(1);
   t.row("pipeline-model-parallel-size", &O::pipeline_model_parallel_size, "N", "stages that share the layers")
       .at_least(1);
+  t.row("sequence-parallel", &O::sequence_parallel, "",
+        "tensor ranks share the rows of norms, dropout and residual sums too: less memory for activations, a quarter "
+        "more "
+        "traffic between them. Needs a --seq-length that the tensor size divides; no effect on one tensor rank");
   t.row("use-tp-pp-dp-mapping", &O::use_tp_pp_dp_mapping, "",
         "rank order tensor, pipeline, data instead of tensor, data, pipeline (fastest first)");
   t.row("decoder-first-pipeline-num-layers", &O::decoder_first_pipeline_num_layers, "N", "layers of the first stage")

@@ -70,7 +70,6 @@ void refused_numbers_and_grid(std::vector<Flag>& flags) {
   };
   add("fp8-format", "NAME", "training is in fp32, --bf16 or --fp16; leave it out");
   add("fp8-recipe", "NAME", "training is in fp32, --bf16 or --fp16; leave it out", {"delayed"});
-  add("sequence-parallel", "", "use --tensor-model-parallel-size alone");
   add("context-parallel-size", "N", "a sequence stays on one tensor group", {"1"});
   add("cp-comm-type", "NAME", "a sequence stays on one tensor group; leave it out", {"p2p"});
   add("ddp-num-buckets", "N", "use --ddp-bucket-size, in elements");
@@ -81,7 +80,6 @@ void refused_numbers_and_grid(std::vector<Flag>& flags) {
       "use --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers");
   add("account-for-embedding-in-pipeline-split", "", "use --decoder-first-pipeline-num-layers");
   add("account-for-loss-in-pipeline-split", "", "use --decoder-last-pipeline-num-layers");
-  add("recompute-activations", "", "use --recompute-granularity selective");
   for (const char* name : {"enable-zb-runtime", "enable-zero-bubble", "zero-bubble-v-schedule", "enable-1f1b-v",
                            "enable-optimizer-post-validation", "enable-exactly-numeric-match",
                            "allow-padding-num-layers", "auto-offload-time"}) {

@@ -163,6 +163,7 @@ std::vector<std::string> unused_notes(const std::set<std::string>& given, const 
   for (const char* name : {"train-tokens", "peak-tflops", "mfu"}) {
     unused(name, !o.dry_run, "it is for --dry-run");
   }
+  unused("sequence-parallel", o.tensor_model_parallel_size == 1, "--tensor-model-parallel-size is 1");
   unused("exit-on-missing-checkpoint", o.load.empty(), "there is no --load");
   return notes;
 }

@@ -36,6 +36,7 @@ struct TrainOptions {
   double hidden_dropout = 0;
   double attention_dropout = 0;
   std::string recompute_granularity;           // full, selective; empty: activations are kept
+  bool recompute_activations = false;          // another name of selective, resolved into recompute_granularity
   std::string recompute_method;                // of full: uniform, block
   int64_t recompute_num_layers = 1;            // of full
   std::vector<std::string> recompute_modules;  // of selective: core_attn, layernorm, mlp_act; empty: the last two
@@ -43,6 +44,7 @@ struct TrainOptions {
   // grid
   int tensor_model_parallel_size = 1;
   int pipeline_model_parallel_size = 1;
+  bool sequence_parallel = false;  // without effect on one tensor rank
   bool use_tp_pp_dp_mapping = false;
   std::optional<int64_t> decoder_first_pipeline_num_layers;
   std::optional<int64_t> decoder_last_pipeline_num_layers;

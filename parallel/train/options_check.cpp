@@ -108,6 +108,11 @@ void check_model(const TrainOptions& o, Problems& problems) {
                   "--ffn-hidden-size {} cannot be shared by --tensor-model-parallel-size {}; nearest legal "
                   "--ffn-hidden-size: {}",
                   ffn, t, multiples_around(ffn, t));
+  problems.add_if(
+      o.sequence_parallel && t > 1 && o.seq_length % t != 0,
+      "--sequence-parallel cannot share --seq-length {} among --tensor-model-parallel-size {} ranks; nearest "
+      "legal --seq-length: {}",
+      o.seq_length, t, multiples_around(o.seq_length, t));
   problems.add_if(o.max_position_embeddings > 0 && o.seq_length > o.max_position_embeddings,
                   "--seq-length {} is longer than --max-position-embeddings {}; nearest legal --seq-length: {}",
                   o.seq_length, o.max_position_embeddings, o.max_position_embeddings);
@@ -128,16 +133,20 @@ void check_model(const TrainOptions& o, Problems& problems) {
 }
 
 void check_recompute(const TrainOptions& o, Problems& problems) {
-  const bool full = o.recompute_granularity == "full";
+  const std::string granularity =
+      o.recompute_activations && o.recompute_granularity.empty() ? "selective" : o.recompute_granularity;
+  const std::string shown = granularity.empty() ? "none" : granularity;
+  const bool full = granularity == "full";
+  problems.add_if(full && o.recompute_activations,
+                  "--recompute-activations (which is --recompute-granularity selective) and --recompute-granularity "
+                  "full contradict each other: give one of them");
   problems.add_if(!full && (!o.recompute_method.empty() || o.recompute_num_layers > 1),
-                  "--recompute-method and --recompute-num-layers need --recompute-granularity full; got {}",
-                  o.recompute_granularity.empty() ? "none" : o.recompute_granularity);
+                  "--recompute-method and --recompute-num-layers need --recompute-granularity full; got {}", shown);
   problems.add_if(full && o.recompute_method.empty(),
                   "--recompute-granularity full needs --recompute-method uniform or block");
-  problems.add_if(o.recompute_granularity != "selective" && !o.recompute_modules.empty(),
+  problems.add_if(granularity != "selective" && !o.recompute_modules.empty(),
                   "--recompute-modules {} needs --recompute-granularity selective; got {}",
-                  fmt::join(o.recompute_modules, " "),
-                  o.recompute_granularity.empty() ? "none" : o.recompute_granularity);
+                  fmt::join(o.recompute_modules, " "), shown);
   for (const std::string& module : o.recompute_modules) {
     const std::vector<std::string> known{"core_attn", "layernorm", "mlp_act"};
     const auto nearest = nearest_name(module, known);
@@ -455,6 +464,9 @@ TrainOptions resolve_options(const TrainOptions& options, int world_size) {
   TrainOptions o = options;
   if (o.ffn_hidden_size == 0) {
     o.ffn_hidden_size = 4 * o.hidden_size;
+  }
+  if (o.recompute_activations) {
+    o.recompute_granularity = "selective";
   }
   if (o.kv_channels == 0 && o.num_attention_heads > 0) {
     o.kv_channels = o.hidden_size / o.num_attention_heads;

@@ -12,7 +12,7 @@ RunShape run_shape_of(const TrainOptions& options, const DeviceRequest& device) 
           .grid = grid_shape(options),
           .schedule = options.pipeline_schedule,
           .num_microbatches = static_cast<int>(options.num_microbatches),
-          .batch = {options.micro_batch_size, options.seq_length},
+          .batch = batch_shape(options),
           .optimizer = options.optimizer == "sgd" ? OptimizerKind::kSgd : OptimizerKind::kAdamW,
           .sharding = sharding(options),
           .num_instances = static_cast<int>(options.num_distributed_optimizer_instances),

@@ -178,7 +178,14 @@ GptConfig gpt_config(const TrainOptions& options, DType dtype) {
           .hidden_dropout = options.hidden_dropout,
           .attention_dropout = options.attention_dropout,
           .recompute = recompute_of(options),
+          .sequence_parallel = options.sequence_parallel,
           .dtype = dtype};
+}
+
+BatchShape batch_shape(const TrainOptions& options) {
+  return {.batch = options.micro_batch_size,
+          .seq = options.seq_length,
+          .row_parts = options.sequence_parallel ? options.tensor_model_parallel_size : 1};
 }
 
 GridShape grid_shape(const TrainOptions& options) {
@@ -226,7 +233,7 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
                       .shard_windows = sharding(options).cuts_values()}),
                lower(make_forward_only(grid.shape().pipeline, static_cast<int>(options.num_microbatches)),
                      {.grad_reduce = GradReduce::kNone, .shard_windows = sharding(options).cuts_values()}),
-               borrow(chunks), {options.micro_batch_size, options.seq_length}, sync),
+               borrow(chunks), batch_shape(options), sync),
       optimizer(rank, grid, *stream, store, optimizer_config(options)),
       lr_schedule(make_lr_schedule(options)),
       loss_scaler(loss_scale_config(options)),

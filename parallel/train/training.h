@@ -32,6 +32,8 @@ struct TrainState {
 DType compute_dtype(const TrainOptions& options);
 // Pure. The model that resolved options describe.
 GptConfig gpt_config(const TrainOptions& options, DType dtype = DType::kF32);
+// Pure. One micro-batch, and how its rows lie on the tensor ranks.
+BatchShape batch_shape(const TrainOptions& options);
 GridShape grid_shape(const TrainOptions& options);
 RankOrder rank_order(const TrainOptions& options);
 Sharding sharding(const TrainOptions& options);

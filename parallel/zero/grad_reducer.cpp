@@ -5,10 +5,29 @@
 #include "kernels/accumulate.h"
 
 namespace ashlar {
+namespace {
+
+std::vector<std::vector<Parameter*>> by_layer(const ParameterStore& store) {
+  std::vector<std::vector<Parameter*>> layers;
+  for (const FlatLayer& layer : store.layout().layers) {
+    auto& parameters = layers.emplace_back();
+    for (size_t at = layer.first_tensor; at < layer.end_tensor; ++at) {
+      parameters.push_back(store.entries()[at].parameter);
+    }
+  }
+  return layers;
+}
+
+}  // namespace
 
 GradReducer::GradReducer(const ProcessGrid& grid, Stream& stream, ParameterStore& store, int num_microbatches,
                          bool overlap)
-    : grid_(grid), stream_(stream), store_(store), num_microbatches_(num_microbatches), overlap_(overlap) {
+    : grid_(grid),
+      stream_(stream),
+      store_(store),
+      num_microbatches_(num_microbatches),
+      overlap_(overlap),
+      tensor_sum_(store.device(), grid.tensor(), by_layer(store)) {
   for (size_t at = 0; at < store.entries().size(); ++at) {
     const Parameter& parameter = *store.entries()[at].parameter;
     if (parameter.tied_first || parameter.tied_copy) {
@@ -49,6 +68,9 @@ void GradReducer::done(int stage, size_t layer, int microbatch) {
   const FlatLayout& layout = store_.layout();
   const FlatLayer& of = layout.layer_of(stage, layer);
   const kernels::Write write = microbatch == 0 ? kernels::Write::kOverwrite : kernels::Write::kAdd;
+  if (layout.sharding.stages_grads()) {
+    tensor_sum_.sum(index_of(of), stream_);
+  }
   if (layout.sharding.each_microbatch) {
     start(reductions_[layer % 2], of, write);
     if (!overlap_) {
@@ -60,7 +82,7 @@ void GradReducer::done(int stage, size_t layer, int microbatch) {
     kernels::accumulate(store_.grads_of(layout.buckets[at]), store_.staged(of, layout.buckets[at]), write, stream_);
   }
   if (overlap_ && microbatch == num_microbatches_ - 1) {
-    start(reductions_[static_cast<size_t>(&of - layout.layers.data())], of, kernels::Write::kOverwrite);
+    start(reductions_[index_of(of)], of, kernels::Write::kOverwrite);
   }
 }
 
@@ -81,6 +103,10 @@ void GradReducer::reduce(int stage) {
   }
 }
 
+size_t GradReducer::index_of(const FlatLayer& layer) const {
+  return static_cast<size_t>(&layer - store_.layout().layers.data());
+}
+
 // Where a layer's gradients lie before they are summed.
 TensorView GradReducer::source(const FlatLayer& layer, const FlatBucket& bucket) const {
   const Sharding& sharding = store_.sharding();
@@ -94,6 +120,9 @@ void GradReducer::start(Reduction& reduction, const FlatLayer& layer, kernels::W
   reduction.layer = &layer;
   reduction.write = write;
   const FlatLayout& layout = store_.layout();
+  if (!layout.sharding.stages_grads()) {
+    tensor_sum_.sum(index_of(layer), stream_);
+  }
   for (size_t at = layer.first_bucket; at < layer.end_bucket; ++at) {
     const TensorView grads = source(layer, layout.buckets[at]);
     if (layout.sharding.each_microbatch && layout.sharding.grads_in_bf16) {

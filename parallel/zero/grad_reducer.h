@@ -6,6 +6,7 @@
 
 #include "kernels/matmul.h"
 #include "parallel/zero/parameter_store.h"
+#include "parallel/zero/tensor_sum.h"
 
 namespace ashlar {
 
@@ -19,8 +20,9 @@ class GradReducer {
   GradReducer(const GradReducer&) = delete;
   GradReducer& operator=(const GradReducer&) = delete;
 
-  // As in ParamSync. Behind the last reduce() of a step a stage's gradients are summed over the data ranks and the
-  // micro-batches; where the ranks share out the state, each has the sums of what it owns, and the rest is of no use.
+  // As in ParamSync; collective over tensor and data axis. Behind the last reduce() of a step a stage's gradients are
+  // summed over the data ranks and the micro-batches; where the ranks share out the state, each has the sums of what it
+  // owns, and the rest is of no use.
   kernels::Write need(int stage, size_t layer, int microbatch);
   void done(int stage, size_t layer, int microbatch);
   void reduce(int stage);
@@ -38,12 +40,16 @@ class GradReducer {
   TensorView source(const FlatLayer& layer, const FlatBucket& bucket) const;
   void start(Reduction& reduction, const FlatLayer& layer, kernels::Write write);
   void finish(Reduction& reduction);
+  size_t index_of(const FlatLayer& layer) const;  // in the layout
 
   const ProcessGrid& grid_;
   Stream& stream_;
   ParameterStore& store_;
   int num_microbatches_;
   bool overlap_;
+  // Over the tensor axis, before anything else is done with what layers wrote: behind each micro-batch where gradients
+  // are staged, else once a step. Sets are the layers of the layout.
+  TensorSum tensor_sum_;
   std::vector<Reduction> reductions_;  // by layer; of gradients that are staged, by layer modulo 2
   // Parts [n] of the gradients of a tied table that this rank owns; empty where a use is elsewhere.
   std::vector<TensorView> tied_first_;

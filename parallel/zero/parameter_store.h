@@ -45,6 +45,7 @@ class ParameterStore {
   using TakeUnrounded = std::function<void(size_t entry, const std::vector<float>& values)>;
   void initialize(uint64_t seed, const TakeUnrounded& take_unrounded = {});
 
+  Device& device() const { return device_; }
   const std::vector<Entry>& entries() const { return entries_; }
   const FlatLayout& layout() const { return layout_; }
   const Sharding& sharding() const { return layout_.sharding; }

@@ -155,10 +155,12 @@ void bench_vocabulary(Bench& bench, int64_t rows, int64_t vocab, int64_t columns
                [&] { embedding_forward(y, targets, table, 0, vocab - 47, bench.stream()); });
   bench.report("embedding_backward", 3 * rows * columns * 4,
                [&] { embedding_backward(table, y, targets, {}, 0, vocab - 47, bench.stream()); });
-  bench.report("position_forward", 3 * rows * columns * 4,
-               [&] { position_forward(y, table.view().slice(0, rows), bench.stream()); });
-  bench.report("position_backward", 2 * rows * columns * 4,
-               [&] { position_backward(table.view().slice(0, rows), y, Write::kOverwrite, bench.stream()); });
+  bench.report("position_forward", 3 * rows * columns * 4, [&] {
+    position_forward(y, table.view().slice(0, rows), {0, rows}, bench.stream());
+  });
+  bench.report("position_backward", 2 * rows * columns * 4, [&] {
+    position_backward(table.view().slice(0, rows), y, {0, rows}, Write::kOverwrite, bench.stream());
+  });
 }
 
 // The update and what stands around it: bytes are those that must pass by once, 16 read and 12 written for each fp32

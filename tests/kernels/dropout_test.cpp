@@ -21,7 +21,7 @@ double factor(const Dropout& d, int64_t sample, int64_t position, int64_t channe
   return words[static_cast<size_t>(channel % 4)] >= d.probability * 0x1p32 ? 1.0 / (1.0 - d.probability) : 0.0;
 }
 
-constexpr int64_t kFirst = 11;  // position
+constexpr int64_t kFirst = 11;  // row
 
 struct Case {
   int64_t batch, length, columns;
@@ -36,8 +36,8 @@ void compare(const Case& c, const Dropout& dropout, double slack) {
   int64_t dropped = 0;
   for (int64_t at = 0; at < n; ++at) {
     const int64_t row = at / c.columns, channel = at % c.columns;
-    const double f =
-        factor(dropout, (dropout.first_sample + row / c.length) & 0xFFFFFFFF, kFirst + row % c.length, channel);
+    const double f = factor(dropout, (dropout.first_sample + (kFirst + row) / c.length) & 0xFFFFFFFF,
+                            (kFirst + row) % c.length, channel);
     const auto value = [](T v) { return static_cast<double>(cpu::widen(v)); };
     const auto i = static_cast<size_t>(at);
     want.push_back(value(residual[i]) + f * (value(x[i]) + value(bias[static_cast<size_t>(channel)])));
@@ -47,9 +47,9 @@ void compare(const Case& c, const Dropout& dropout, double slack) {
   for (const int num_threads : {1, 3}) {
     auto fused = x, plain = x;
     with_threads(num_threads, [&](Stream& stream) {
-      dropout_forward(view(fused, shape), view(fused, shape), view(bias), view(residual, shape), dropout, kFirst,
-                      stream);
-      dropout_backward(view(plain, shape), view(plain, shape), dropout, kFirst, stream);
+      dropout_forward(view(fused, shape), view(fused, shape), view(bias), view(residual, shape), dropout,
+                      {kFirst, c.length}, stream);
+      dropout_backward(view(plain, shape), view(plain, shape), dropout, {kFirst, c.length}, stream);
       stream.synchronize();
     });
     expect_rounded(fused, want, slack, "fused", 4);
@@ -73,19 +73,21 @@ TEST(Dropout, DropsWhatPhiloxSays) {
   }
 }
 
-// What a data rank, or a rank that holds a part of the sequence, draws for its rows.
+// What a data rank draws for its samples, and a rank that holds a part of the flattened rows for those: parts that
+// begin within a sample and that reach over its end.
 TEST(Dropout, PartsOfABatchDrawTheWholeBatchsMask) {
-  const Shape whole{4, 6, 33}, part{1, 3, 33};
+  const Shape whole{4, 6, 33};
   auto x = random_values<float>(whole.num_elements(), 1);
   auto together = x;
   on_queued_stream([&](Stream& stream) {
-    dropout_backward(view(together, whole), view(x, whole), dropout_of(0.3, 8), 0, stream);
-    for (int64_t sample = 0; sample < 4; ++sample) {
-      for (int64_t position = 0; position < 6; position += 3) {
-        const TensorView rows =
-            view(x, {24, 33}).slice(sample * 6 + position, sample * 6 + position + 3).reshaped(part);
-        dropout_backward(rows, rows, dropout_of(0.3, 8 + sample), position, stream);
-      }
+    dropout_backward(view(together, whole), view(x, whole), dropout_of(0.3, 8), {0, 6}, stream);
+    for (int64_t sample = 0; sample < 2; ++sample) {
+      const TensorView rows = view(x, {24, 33}).slice(sample * 6, sample * 6 + 6);
+      dropout_backward(rows, rows, dropout_of(0.3, 8 + sample), {0, 6}, stream);
+    }
+    for (const int64_t begin : {0, 4, 8}) {  // of the last two samples
+      const TensorView rows = view(x, {24, 33}).slice(12 + begin, 16 + begin);
+      dropout_backward(rows, rows, dropout_of(0.3, 10), {begin, 6}, stream);
     }
   });
   EXPECT_TRUE(same_bits(x, together));
@@ -94,7 +96,7 @@ TEST(Dropout, PartsOfABatchDrawTheWholeBatchsMask) {
 TEST(Dropout, ADroppedInfinityIsZero) {
   std::vector<float> x(4096, std::numeric_limits<float>::infinity());
   on_queued_stream([&](Stream& stream) {
-    dropout_backward(view(x, {1, 1, 4096}), view(x, {1, 1, 4096}), dropout_of(0.5), 0, stream);
+    dropout_backward(view(x, {1, 1, 4096}), view(x, {1, 1, 4096}), dropout_of(0.5), {0, 1}, stream);
   });
   for (size_t i = 0; i < x.size(); ++i) {
     const bool kept = factor(dropout_of(0.5), 0, 0, static_cast<int64_t>(i)) > 0;

@@ -104,7 +104,7 @@ TEST(Position, AddsTheRowOfEachPlace) {
     const auto before = random_values<float>(3 * 4 * columns, 2);
     auto y = before;
     on_queued_stream([&](Stream& stream) {
-      position_forward(view(y, {3, 4, columns}), view(table, {6, columns}), stream);
+      position_forward(view(y, {3, 4, columns}), view(table, {6, columns}), {0, 4}, stream);
     });
     for (size_t i = 0; i < y.size(); ++i) {
       ASSERT_EQ(y[i], before[i] + table[i % static_cast<size_t>(4 * columns)]);
@@ -117,12 +117,12 @@ TEST(Position, BackwardIsTheDerivative) {
   const auto dy = random_values<double>(5 * 4 * 3, 2);
   std::vector<double> y(dy.size()), dtable(table.size(), 77.0);
   with_threads(1, [&](Stream& stream) {
-    position_backward(view(dtable, {6, 3}), view(dy, {5, 4, 3}), Write::kOverwrite, stream);
+    position_backward(view(dtable, {6, 3}), view(dy, {5, 4, 3}), {0, 4}, Write::kOverwrite, stream);
     expect_gradient(
         table, dtable,
         [&] {
           std::fill(y.begin(), y.end(), 0.0);
-          position_forward(view(y, {5, 4, 3}), view(std::as_const(table), {6, 3}), stream);
+          position_forward(view(y, {5, 4, 3}), view(std::as_const(table), {6, 3}), {0, 4}, stream);
           return dot(y, dy);
         },
         "dtable");
@@ -144,11 +144,52 @@ TEST(Position, BackwardOverwritesOrAddsOnAnyNumberOfThreads) {
   for (const int threads : {1, 3}) {
     std::vector<float> overwritten = start, accumulated = start;
     with_threads(threads, [&](Stream& stream) {
-      position_backward(view(overwritten, {21, columns}), view(dy, {3, 20, columns}), Write::kOverwrite, stream);
-      position_backward(view(accumulated, {21, columns}), view(dy, {3, 20, columns}), Write::kAdd, stream);
+      position_backward(view(overwritten, {21, columns}), view(dy, {3, 20, columns}), {0, 20}, Write::kOverwrite,
+                        stream);
+      position_backward(view(accumulated, {21, columns}), view(dy, {3, 20, columns}), {0, 20}, Write::kAdd, stream);
     });
     EXPECT_TRUE(same_bits(overwritten, sum));  // row 20 is beyond the sequence: zero
     EXPECT_TRUE(same_bits(accumulated, added));
+  }
+}
+
+// A rank's rows of a micro-batch, flattened: together the parts are what the whole batch makes, and a position that a
+// part does not have is zero, or stays as it was.
+TEST(Position, PartsOfTheRowsMakeTheWhole) {
+  const int64_t columns = 5, length = 6, rows = 3 * length;
+  const auto table = random_values<double>(8 * columns, 1);
+  const auto y = random_values<double>(rows * columns, 2);
+  auto whole = y;
+  std::vector<double> whole_gradient(table.size()), sum(table.size());
+  with_threads(1, [&](Stream& stream) {
+    position_forward(view(whole, {3, length, columns}), view(table, {8, columns}), {0, length}, stream);
+    position_backward(view(whole_gradient, {8, columns}), view(y, {3, length, columns}), {0, length}, Write::kOverwrite,
+                      stream);
+  });
+  for (const int64_t part : {2, 3, 9}) {  // less than a sample, and one and a half
+    auto cut = y;
+    std::fill(sum.begin(), sum.end(), 0.0);
+    for (int64_t begin = 0; begin < rows; begin += part) {
+      std::vector<double> overwritten(table.size(), 77.0), added(table.size(), 77.0);
+      with_threads(1, [&](Stream& stream) {
+        const TensorView own = view(cut, {rows, columns}).slice(begin, begin + part);
+        const ConstTensorView dy = view(y, {rows, columns}).slice(begin, begin + part);
+        position_forward(own, view(table, {8, columns}), {begin, length}, stream);
+        position_backward(view(overwritten, {8, columns}), dy, {begin, length}, Write::kOverwrite, stream);
+        position_backward(view(added, {8, columns}), dy, {begin, length}, Write::kAdd, stream);
+      });
+      for (size_t i = 0; i < sum.size(); ++i) {
+        sum[i] += overwritten[i];
+        ASSERT_EQ(added[i], 77.0 + overwritten[i]);
+        const int64_t t = static_cast<int64_t>(i) / columns;
+        const bool has = t < length && (t + length - begin % length) % length < part;
+        ASSERT_EQ(overwritten[i] != 0, has) << "rows from " << begin << " position " << t;
+      }
+    }
+    EXPECT_TRUE(same_bits(cut, whole)) << part;
+    for (size_t i = 0; i < sum.size(); ++i) {
+      EXPECT_NEAR(sum[i], whole_gradient[i], 1e-14);
+    }
   }
 }
 
@@ -156,7 +197,7 @@ TEST(Position, RefusesASequenceLongerThanTheTable) {
   std::vector<float> y(5 * 2), table(4 * 2);
   EXPECT_THROW(with_threads(1,
                             [&](Stream& stream) {
-                              position_forward(view(y, {1, 5, 2}), view(table, {4, 2}), stream);
+                              position_forward(view(y, {1, 5, 2}), view(table, {4, 2}), {0, 5}, stream);
                             }),
                Error);
 }

@@ -165,9 +165,9 @@ TYPED_TEST(Halves, EmbeddingAndPositions) {
       r.dbeta = r.dgamma;
       const ConstTensorView rows_of_x = ConstTensorView(view(r.x)).slice(0, 10 * columns).reshaped(table);
       embedding_forward(r.matrix(r.y), view(tokens), rows_of_x, 10, 5, s);
-      position_forward(view(r.y, {batch, length, columns}), rows_of_x, s);
+      position_forward(view(r.y, {batch, length, columns}), rows_of_x, {0, length}, s);
       embedding_backward(view(r.dgamma, table), r.matrix(r.b), view(tokens), view(order), 10, 5, s);
-      position_backward(view(r.dbeta, table), view(r.b, {batch, length, columns}), Write::kAdd, s);
+      position_backward(view(r.dbeta, table), view(r.b, {batch, length, columns}), {0, length}, Write::kAdd, s);
     };
     on_queued_stream([&](Stream& stream) { run(row, stream), run(exact, stream); });
     const std::string what = fmt::format("{} columns ", columns);

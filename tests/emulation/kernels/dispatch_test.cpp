@@ -148,11 +148,11 @@ TEST(Dispatch, RowsAndElements) {
       keep({y});
       add_bias_residual(y, x, dy, beta, s.stream());
       keep({y});
-      const Shape samples{3, kRows / 3, kColumns};
+      const SampleRows place{2, kRows / 3};
       const Dropout dropout{.probability = 0.3, .key = {3, 5}, .first_sample = 7};
-      dropout_forward(y.reshaped(samples), x.reshaped(samples), beta, dy.reshaped(samples), dropout, 0, s.stream());
+      dropout_forward(y, x, beta, dy, dropout, place, s.stream());
       keep({y});
-      dropout_backward(y.reshaped(samples), dy.reshaped(samples), dropout, 0, s.stream());
+      dropout_backward(y, dy, dropout, place, s.stream());
       keep({y});
       bias_backward(dbeta, dy, Write::kAdd, s.stream());
       keep({dbeta});
@@ -172,10 +172,10 @@ TEST(Dispatch, TablesAndLoss) {
       const TensorView tokens = s.ints({7, 3, 9, 7, 100, 4}), order = s.ints({1, 5, 0, 3, 2, 4});
       const TensorView rows = y.reshaped({6, kColumns}), drows = dy.reshaped({6, kColumns});
       embedding_forward(rows, tokens, table, 4, 10, s.stream());
-      position_forward(y, table, s.stream());
+      position_forward(y, table, {2, 4}, s.stream());
       s.keep(y);
       embedding_backward(dtable, drows, tokens, order, 4, 10, s.stream());
-      position_backward(dtable, dy, Write::kAdd, s.stream());
+      position_backward(dtable, dy, {2, 4}, Write::kAdd, s.stream());
       s.keep(dtable);
       const TensorView stats = s.random(stat, {1, 6, 3}), losses = s.random(stat, {6}),
                        mask = s.put<float>({1, 1, 0, 1, 1, 1}, {6});

@@ -86,24 +86,25 @@ TEST(CudaEmbedding, AddsLongRunsOfOneToken) {
 }
 
 template <typename T>
-void compare_position(int64_t batch, int64_t length, int64_t columns, bool add) {
+void compare_position(int64_t rows, int64_t length, int64_t columns, int64_t first, bool add) {
   const int64_t table_length = length + 2;
   const auto table = random_elements<T>(table_length * columns, 1);
-  const auto dy = random_elements<T>(batch * length * columns, 2);
+  const auto dy = random_elements<T>(rows * columns, 2);
   const auto before = random_values<float>(table_length * columns, 3);
   const auto table32 = as_float(table), dy32 = as_float(dy);
   auto y = dy32;
   auto dtable = before;
-  cpu::position_forward(y.data(), table32.data(), batch, length, columns);
-  cpu::position_backward(dtable.data(), dy32.data(), batch, length, table_length, columns, add);
-  const std::string what =
-      fmt::format("{} [{},{},{}] add {}", dtype_name(DTypeOf<T>::value), batch, length, columns, add);
+  cpu::position_forward(y.data(), table32.data(), rows, columns, {first, length});
+  cpu::position_backward(dtable.data(), dy32.data(), rows, table_length, columns, {first, length}, add);
+  const std::string what = fmt::format("{} [{},{}] from row {} of samples of {} add {}", dtype_name(DTypeOf<T>::value),
+                                       rows, columns, first, length, add);
   const auto outputs = under_every_order(what, [&] {
     const OnDevice<T> device_table(table), device_dy(dy), device_y(dy);
     const OnDevice<float> device_dtable(before);
-    cuda::position_forward(element_of<T>(), device_y.get(), device_table.get(), batch, length, columns, nullptr);
-    cuda::position_backward(element_of<T>(), device_dtable.get(), device_dy.get(), batch, length, table_length, columns,
-                            add, nullptr);
+    cuda::position_forward(element_of<T>(), device_y.get(), device_table.get(), rows, columns, {first, length},
+                           nullptr);
+    cuda::position_backward(element_of<T>(), device_dtable.get(), device_dy.get(), rows, table_length, columns,
+                            {first, length}, add, nullptr);
     return std::tuple(device_y.values(), device_dtable.values());
   });
   EXPECT_TRUE(same_bits(std::get<0>(outputs), rounded_to<T>(y))) << what << " y";
@@ -115,7 +116,15 @@ TEST(CudaPosition, HasTheBitsOfTheCpu) {
     for (const int64_t length : {1, 7, 9}) {
       for (const int64_t columns : {1, 31, 33, 260, 520}) {
         for (const bool add : {false, true}) {
-          for_all_elements([&](auto zero) { compare_position<decltype(zero)>(batch, length, columns, add); });
+          for_all_elements([&](auto zero) {
+            using T = decltype(zero);
+            compare_position<T>(batch * length, length, columns, 0, add);
+            if (columns ==
+                33) {  // a part of the rows: less than a sample, and the end of one with the start of another
+              compare_position<T>((length + 1) / 2, length, columns, length / 2, add);
+              compare_position<T>(length + 1, length, columns, 2 * length - 1, add);
+            }
+          });
         }
       }
     }

@@ -1,4 +1,5 @@
-// Every layer's gradients against central differences in fp64, on one and on two tensor ranks.
+// Every layer's gradients against central differences in fp64: on one tensor rank, on two, and on two that hold parts
+// of the rows.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,9 +29,9 @@ int64_t local_index(const ShardSpec& shard, int64_t element) {
   return found;
 }
 
-void check_gradients(RankContext& rank, const LayerCase& c, std::mutex& mutex) {
+void check_gradients(RankContext& rank, const LayerCase& c, const BatchShape& shape, std::mutex& mutex) {
   const auto layer = c.make(rank.world.rank(), rank.world.size(), DType::kF64);
-  LayerHarness at(rank, *layer, {2, 3}, kWidth, kVocab, DType::kF64);
+  LayerHarness at(rank, *layer, shape, kWidth, kVocab, DType::kF64);
   at.context.grad_scale = 0.37;
   at.context.masks = {.seed = 3, .step = 4, .first_sample = 5};
   at.forward();
@@ -40,6 +41,9 @@ void check_gradients(RankContext& rank, const LayerCase& c, std::mutex& mutex) {
   const std::vector<double> dx = to_doubles(at.dx);
   std::vector<std::vector<double>> grads;
   for (const Parameter* parameter : layer->parameters()) {
+    if (shape.splits_rows() && !parameter->shard.is_split()) {  // each rank has the part of its own rows
+      rank.world.all_reduce(parameter->grad, ReduceOp::kSum, *at.stream).wait_host();
+    }
     grads.push_back(to_doubles(parameter->grad));
   }
 
@@ -86,8 +90,13 @@ void check_gradients(RankContext& rank, const LayerCase& c, std::mutex& mutex) {
     ++index;
   }
   if (!c.name.starts_with("embedding")) {
-    for (int64_t element = 0; element < at.x.num_elements(); ++element) {
-      expect(dx[static_cast<size_t>(element)], difference(at.x, element), "input", element);
+    const int64_t own = at.x.num_elements(), first = at.context.rows().first * kWidth;
+    for (int64_t element = 0; element < own * shape.row_parts; ++element) {
+      const bool is_mine = element >= first && element < first + own;
+      const double slope = difference(at.x, is_mine ? element - first : -1);
+      if (is_mine) {
+        expect(dx[static_cast<size_t>(element - first)], slope, "input", element);
+      }
     }
   }
 }
@@ -95,8 +104,15 @@ void check_gradients(RankContext& rank, const LayerCase& c, std::mutex& mutex) {
 TEST_P(Gradients, EqualCentralDifferences) {
   for (const int tensor_size : {1, 2}) {
     std::mutex mutex;
-    run_ranks(tensor_size, [&](RankContext& rank) { check_gradients(rank, GetParam(), mutex); });
+    run_ranks(tensor_size, [&](RankContext& rank) { check_gradients(rank, GetParam(), {2, 3}, mutex); });
   }
+}
+
+// The second rank's rows begin in the middle of a sample.
+TEST_P(Gradients, EqualCentralDifferencesOnPartsOfTheRows) {
+  std::mutex mutex;
+  run_ranks(
+      2, [&](RankContext& rank) { check_gradients(rank, GetParam(), {.batch = 3, .seq = 2, .row_parts = 2}, mutex); });
 }
 
 std::string case_name(const testing::TestParamInfo<LayerCase>& info) {

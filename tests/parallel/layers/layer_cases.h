@@ -1,6 +1,7 @@
 // The layers under test, with small odd sizes: width 6, 2 heads, ffn 10, 7 ids.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,10 +28,12 @@ class LinearPair final : public Layer {
   const std::string& name() const override { return name_; }
   std::vector<Parameter*> parameters() override { return {&column_.weight, &column_.bias, &row_.weight, &row_.bias}; }
   LayerBytes bytes(const BatchShape& shape) const override {
-    Arena counting;
-    middle(counting, shape);
-    column_input(counting, shape);
-    return {counting.used(), middle_bytes(shape), 0};
+    Arena saved, pending;
+    middle(saved, shape);
+    column_input(saved, shape);
+    middle(pending, shape);
+    take_all_rows(pending, dtype_, shape, kWidth);
+    return {saved.used(), pending.used(), std::max(column_.workspace_bytes(shape), row_.workspace_bytes(shape))};
   }
   void forward(LayerContext& context, TensorView y, ConstTensorView x, LayerMemory memory) override {
     const TensorView hidden = middle(memory.saved, context.shape);
@@ -43,14 +46,17 @@ class LinearPair final : public Layer {
   void backward_input(LayerContext& context, TensorView dx, ConstTensorView dy, ConstTensorView,
                       LayerMemory memory) override {
     const TensorView dhidden = middle(memory.pending, context.shape);
-    row_.backward_input(context, dhidden, dy);
+    const TensorView all = take_all_rows(memory.pending, dtype_, context.shape, kWidth);
+    row_.backward_input(context, dhidden, gather_rows(context, all, dy));
     column_.backward_input(context, dx, dhidden);
   }
   void backward_weight(LayerContext& context, ConstTensorView dy, ConstTensorView, LayerMemory memory) override {
     const TensorView hidden = middle(memory.saved, context.shape);
     const TensorView kept = column_input(memory.saved, context.shape);
-    row_.backward_weight(context, dy, hidden);
-    column_.backward_weight(context, middle(memory.pending, context.shape), kept);
+    const TensorView dhidden = middle(memory.pending, context.shape);
+    const TensorView all = take_all_rows(memory.pending, dtype_, context.shape, kWidth);
+    row_.backward_weight(context, all.data != nullptr ? all : dy, hidden);
+    column_.backward_weight(context, dhidden, kept);
   }
 
  private:
@@ -58,17 +64,12 @@ class LinearPair final : public Layer {
     return take_tensor(arena, dtype_, {shape.batch, shape.seq, local_});
   }
   TensorView column_input(Arena& arena, const BatchShape& shape) const {
-    return take_tensor(arena, dtype_, {shape.batch, shape.seq, kWidth});
-  }
-  size_t middle_bytes(const BatchShape& shape) const {
-    Arena counting;
-    middle(counting, shape);
-    return counting.used();
+    return take_tensor(arena, dtype_, shape.residual(kWidth));
   }
   ConstTensorView zero(LayerContext& context) {
-    zeros_.assign(static_cast<size_t>(context.shape.batch * context.shape.seq * kWidth), 0.0);
+    const Shape shape = context.shape.residual(kWidth);
+    zeros_.assign(static_cast<size_t>(shape.num_elements()), 0.0);
     zeros32_.assign(zeros_.size(), 0.0f);
-    const Shape shape{context.shape.batch, context.shape.seq, kWidth};
     return dtype_ == DType::kF64 ? ConstTensorView(view_of(zeros_.data(), shape))
                                  : ConstTensorView(view_of(zeros32_.data(), shape));
   }

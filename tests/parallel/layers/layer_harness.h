@@ -56,7 +56,7 @@ class LayerHarness {
                 .shape = batch_shape,
                 .batch = {},
                 .losses = {}} {
-    const Shape activation{shape.batch, shape.seq, width};
+    const Shape activation = shape.residual(width);
     const Shape tokens{shape.batch, shape.seq};
     for (TensorView* to : {&x, &y, &dx, &dy}) {
       *to = take(rank, dtype, activation);
@@ -68,7 +68,7 @@ class LayerHarness {
       context.batch.targets.as<int32_t>()[at] = static_cast<int32_t>((vocab - 1 + at * 5) % vocab);
       context.batch.mask.as<float>()[at] = at % 3 == 1 ? 0.0f : 1.0f;
     }
-    fill(x, "x");
+    fill(x, "x");  // own rows of one tensor of all ranks
     fill(dy, "dy");
     for (Parameter* parameter : layer.parameters()) {
       parameter->value = take(rank, dtype, parameter->shard.local());
@@ -84,7 +84,8 @@ class LayerHarness {
     return {Arena(saved_.data(), saved_.bytes()), Arena(pending_.data(), pending_.bytes())};
   }
 
-  // The scalar whose gradient the passes compute: sum of y * dy, or the sum of the losses times grad_scale.
+  // The scalar whose gradient the passes compute: sum of y * dy, or the sum of the losses times grad_scale. Collective
+  // where ranks hold parts of y.
   double objective() {
     forward();
     stream->synchronize();
@@ -92,6 +93,9 @@ class LayerHarness {
     if (layer.has_output()) {
       for (int64_t at = 0; at < y.num_elements(); ++at) {
         sum += get(y, at) * get(dy, at);
+      }
+      if (shape.splits_rows()) {
+        context.tensor.all_reduce(view_of(&sum, {1}), ReduceOp::kSum, *stream).wait_host();
       }
       return sum;
     }
@@ -108,10 +112,11 @@ class LayerHarness {
   size_t pending_bytes;
 
  private:
-  static void fill(TensorView to, const std::string& name) {
-    const std::vector<float> values = random_floats(name, static_cast<size_t>(to.num_elements()));
+  void fill(TensorView to, const std::string& name) {
+    const std::vector<float> values = random_floats(name, static_cast<size_t>(to.num_elements() * shape.row_parts));
+    const int64_t first = context.rows().first * to.shape[-1];
     for (int64_t at = 0; at < to.num_elements(); ++at) {
-      set(to, at, static_cast<double>(values[static_cast<size_t>(at)]));
+      set(to, at, static_cast<double>(values[static_cast<size_t>(first + at)]));
     }
   }
   TensorView take(RankContext& rank, DType dtype, Shape of) {
@@ -127,7 +132,7 @@ class LayerHarness {
  public:
   Arena workspace;
   LayerContext context;
-  TensorView x, y, dx, dy;  // [B,T,C]
+  TensorView x, y, dx, dy;  // shape.residual(C)
 };
 
 using LayerMaker = std::function<std::unique_ptr<Layer>(int tensor_rank, int tensor_size, DType dtype)>;

@@ -62,6 +62,25 @@ TEST(FewPlannedMemory, IsWhatARunAllocates) {
   expect_plan_is_allocated(options, {2, 2, 1});
 }
 
+TEST(FewPlannedMemory, OfPartsOfTheRows) {
+  TrainOptions options = model_xs();
+  options.sequence_parallel = true;
+  expect_plan_is_allocated(options, {2, 1, 1});
+  options.hidden_dropout = 0.1;
+  options.bf16 = true;
+  options.micro_batch_size = 2;
+  expect_plan_is_allocated(options, {4, 2, 1});
+  options.recompute_granularity = "selective";
+  options.zero_stage = 1;
+  expect_plan_is_allocated(options, {2, 1, 2});
+  options.zero_stage = 3;
+  expect_plan_is_allocated(options, {2, 1, 2});
+  options.recompute_granularity = "full";
+  options.recompute_method = "uniform";
+  options.pipeline_schedule = "gpipe";
+  expect_plan_is_allocated(options, {2, 2, 1});
+}
+
 TEST(PlannedMemory, IsWhatARunAllocates) {
   for (const GridShape& grid :
        {GridShape{1, 1, 1}, GridShape{2, 1, 1}, GridShape{1, 4, 1}, GridShape{1, 1, 2}, GridShape{2, 2, 2}}) {
@@ -101,6 +120,10 @@ TEST(FewPlannedMemory, OfABlockIsTheFormula) {
         const auto e = static_cast<int64_t>(dtype_bytes(dtype));
         EXPECT_EQ(activations(3) - activations(2),
                   e * s * b * (4 * h + (4 * h + 2 * f) / t) + 16 * s * b + 4 * a * b * s / t)
+            << dtype_name(dtype) << " t " << t << " b " << b;
+        // With sequence parallelism all of it is shared out, the norms' statistics too.
+        shape.batch.row_parts = t;
+        EXPECT_EQ(activations(3) - activations(2), (e * s * b * (8 * h + 2 * f) + 16 * s * b + 4 * a * b * s) / t)
             << dtype_name(dtype) << " t " << t << " b " << b;
       }
     }

@@ -123,6 +123,25 @@ TEST(FewPlannedTraffic, OfTheDataAxisIsTheFormula) {
   }
 }
 
+TEST(FewPlannedTraffic, OfPartsOfTheRows) {
+  TrainOptions options = model_xs();
+  options.sequence_parallel = true;
+  expect_plan_is_sent(options, {2, 1, 1});
+  options.recompute_granularity = "full";
+  options.recompute_method = "uniform";
+  options.recompute_num_layers = 2;
+  expect_plan_is_sent(options, {2, 2, 1});
+  options.recompute_granularity = "selective";
+  options.recompute_method = "";
+  options.recompute_num_layers = 1;
+  options.hidden_dropout = 0.1;
+  options.bf16 = true;
+  options.zero_stage = 1;
+  expect_plan_is_sent(options, {4, 1, 2});
+  options.zero_stage = 2;  // gradients meet behind each micro-batch
+  expect_plan_is_sent(options, {2, 1, 2});
+}
+
 TEST(PlannedTraffic, IsWhatAStepSends) {
   for (const GridShape& grid :
        {GridShape{2, 1, 1}, GridShape{1, 4, 1}, GridShape{1, 1, 4}, GridShape{2, 2, 2}, GridShape{4, 2, 1}}) {
@@ -164,6 +183,14 @@ TEST(PlannedTraffic, OnTheWireOfARing) {
   const int64_t statistics = 2 * 4 * 3 * 4;
   EXPECT_EQ(tensor.payload_bytes, 3 * (10 * activation + statistics));
   EXPECT_EQ(tensor.wire_bytes, 3 * (10 * activation * 6 / 4 + 3 * statistics));
+  shape.config.sequence_parallel = true;
+  shape.batch.row_parts = 4;
+  const RankTraffic split_rows = plan_traffic(shape)[0];
+  const auto& split = split_rows[static_cast<size_t>(TrafficGroup::kTensor)];
+  const int64_t partial = (2 * 6 * 8 + 2 * 8 + 4 * 8) * 4;  // six rows of C in a block, the last norm, positions
+  EXPECT_EQ(split.payload_bytes, 3 * (10 * activation + 15 * activation / 4 + statistics) + partial);
+  EXPECT_EQ(split.wire_bytes,
+            3 * (10 * activation * 3 / 4 + 15 * activation * 3 / 4 + 3 * statistics) + partial * 6 / 4);
   const auto& data = traffic[static_cast<size_t>(TrafficGroup::kData)];
   EXPECT_EQ(data.wire_bytes, data.payload_bytes);  // 2 (d - 1) / d = 1
   EXPECT_EQ(traffic[static_cast<size_t>(TrafficGroup::kPipeline)].payload_bytes, 0);

@@ -119,6 +119,20 @@ TEST_P(OnDevice, RecomputationChangesNoBit) {
   EXPECT_TRUE(run_steps(again, {2, 1, 1}, source_of(options), 2, on_gpus(GetParam())).same_bits(kept));
 }
 
+// Parts of the rows on each tensor rank: the CPU's run, and the same bits with activations that are made again.
+TEST_P(OnDevice, SequenceParallelTrainsLikeTheCpu) {
+  TrainOptions options = model_xxs();
+  options.hidden_dropout = options.attention_dropout = 0.1;
+  const RunTrace cpu = run_steps(options, {1, 1, 1}, source_of(options), 2);
+  options.sequence_parallel = true;
+  const RunTrace ours = run_steps(options, {2, 1, 1}, source_of(options), 2, on_gpus(GetParam()));
+  EXPECT_LE(worst_difference(ours.losses, cpu.losses), kLoss);
+  EXPECT_LE(worst_difference(ours.grad_norms, cpu.grad_norms), kNorm);
+  options.recompute_granularity = "selective";
+  options.recompute_modules = {"core_attn", "layernorm", "mlp_act"};
+  EXPECT_TRUE(run_steps(options, {2, 1, 1}, source_of(options), 2, on_gpus(GetParam())).same_bits(ours));
+}
+
 TEST_P(OnDevice, RunsRepeatToTheLastBit) {
   TrainOptions options = model_xxs();
   const GridShape grid{2, 2, 1};

@@ -341,7 +341,7 @@ TEST(FewFp16, StagesAndSchedulesGiveEqualBits) {
     options.grad_reduce = grad_reduce;
     const std::vector<Lines> whole = lines_at(0, "1f1b");
     EXPECT_GE(whole[0].back().skipped, 1);
-    EXPECT_GE(whole[0].back().updates, 3);
+    EXPECT_GE(whole[0].back().updates, 2);
     EXPECT_TRUE(lines_at(0, "gpipe") == whole) << grad_reduce;
     for (const int zero_stage : {1, 2, 3}) {
       EXPECT_TRUE(lines_at(zero_stage, "1f1b") == whole) << grad_reduce << " zero " << zero_stage;

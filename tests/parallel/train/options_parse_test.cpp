@@ -1,5 +1,6 @@
 // From words to options: names, values, repeats, the TOML file, and the texts made from the table of flags.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -321,6 +322,45 @@ TEST(Recompute, NeedsWhatBelongsTogether) {
   EXPECT_THAT(with({"--recompute-granularity", "selective", "--recompute-modules", "mlp_atc"}),
               AllOf(HasSubstr("core_attn, layernorm, mlp_act"), HasSubstr("did you mean mlp_act?")));
   EXPECT_THAT(parse_refusal({"--recompute-granularity", "fulll"}), HasSubstr("did you mean full?"));
+}
+
+TEST(Recompute, ActivationsIsMegatronsOtherNameOfSelective) {
+  const TrainOptions options =
+      resolve_options(legal_options({"--recompute-activations", "--recompute-modules", "mlp_act"}), 1);
+  EXPECT_EQ(options.recompute_granularity, "selective");
+  EXPECT_THAT(options.recompute_modules, testing::ElementsAre("mlp_act"));
+  EXPECT_NO_THROW(resolve_options(options, 1));  // resolved options stay legal
+  EXPECT_THAT(
+      resolve_refusal({"--recompute-activations", "--recompute-granularity", "full", "--recompute-method", "uniform"}),
+      AllOf(HasSubstr("--recompute-activations"), HasSubstr("contradict each other")));
+  EXPECT_EQ(resolve_options(legal_options(), 1).recompute_granularity, "");
+}
+
+TEST(SequenceParallel, NeedsALengthThatTheTensorSizeDivides) {
+  const auto resolved = [](int64_t length, bool splits, int tensor_size) {
+    TrainOptions options = legal_options();
+    options.seq_length = length;
+    options.sequence_parallel = splits;
+    options.tensor_model_parallel_size = tensor_size;
+    return resolve_options(options, tensor_size);
+  };
+  EXPECT_TRUE(legal_options({"--sequence-parallel"}).sequence_parallel);
+  EXPECT_FALSE(legal_options().sequence_parallel);
+  EXPECT_NO_THROW(resolved(16, true, 4));
+  EXPECT_THAT(refusal([&] { resolved(18, true, 4); }),
+              AllOf(HasSubstr("--sequence-parallel"), HasSubstr("--seq-length 18"),
+                    HasSubstr("--tensor-model-parallel-size 4"), HasSubstr("nearest legal --seq-length: 16 or 20")));
+  EXPECT_NO_THROW(resolved(18, false, 4));
+  EXPECT_NO_THROW(resolved(17, true, 1));
+}
+
+TEST(SequenceParallel, HasNoEffectOnOneTensorRankAndSaysSo) {
+  const auto notes = [](const std::vector<std::string>& more) {
+    return fmt::format("{}", fmt::join(parse_train_options(legal_args(more)).notes, "\n"));
+  };
+  EXPECT_THAT(notes({"--sequence-parallel"}),
+              HasSubstr("--sequence-parallel has no use here: --tensor-model-parallel-size is 1"));
+  EXPECT_EQ(notes({"--sequence-parallel", "--tensor-model-parallel-size", "2"}), "");
 }
 
 TEST(FlagTable, NeutralNumbersAreComparedAsNumbers) {
