@@ -18,7 +18,7 @@ void prepare_kernels(Stream& stream, const KernelOptions& options) {
   auto gpu = std::make_shared<GpuStream>();
   gpu->place = cuda::place_of(stream);
   gpu->options = options;
-  gpu->workspace = stream.device().allocate(kWorkspaceBytes, "workspace of the kernels");
+  gpu->workspace = stream.device().allocate(kWorkspaceBytes, "workspace of the kernels", MemoryItem::kKernels);
   if (options.gemm != GemmKind::kOwn) {
     cuda::use_gpu(gpu->place.device_index);
     gpu->cublaslt = std::make_unique<cuda::CublasLt>(gpu->place.device_index, options.allow_tf32,

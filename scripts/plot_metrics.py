@@ -38,8 +38,9 @@ def main():
             if number == len(lines):
                 break  # a killed run leaves half a line
             sys.exit(f"plot_metrics.py: {sys.argv[1]}: line {number} is not a line of metrics")
-        if isinstance(point["loss"], (int, float)):
-            (train if point["kind"] == "train" else valid).append((point["step"], point["loss"]))
+        curve = {"train": train, "validation": valid}.get(point["kind"])
+        if curve is not None and isinstance(point["loss"], (int, float)):
+            curve.append((point["step"], point["loss"]))
     if not train:
         sys.exit(f"{sys.argv[1]}: no training steps in it")
     losses = [loss for _, loss in train + valid]

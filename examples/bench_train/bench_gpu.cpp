@@ -42,15 +42,15 @@ int bench_gpus(RankContext& rank, const TrainOptions& options, const GpuBench& b
   const double flops =
       tokens * static_cast<double>(flops_per_token(training.config, options.seq_length, FlopFormula::kCausal));
   const double tflops = flops / seconds / rank.world.size() / 1e12;
-  constexpr double kMiB = 1024.0 * 1024.0;
   std::cout << fmt::format(
       "{} parameters in {}, T={}, micro-batch {}, {} micro-batches a step, {} GPUs\n"
       "step {:.3f} s, {:.0f} tokens/s, loss {:.4f}\n"
-      "device memory of rank 0: {:.0f} MiB\n"
+      "device memory of rank 0: {:.0f} MB\n"
       "model FLOP rate {:.2f} TFLOP/s a GPU [{}]\n",
       count_parameters(training.config), dtype_name(training.config.dtype), options.seq_length,
       options.micro_batch_size, options.num_microbatches, rank.world.size(), seconds, tokens / seconds, loss,
-      static_cast<double>(rank.device.allocated_bytes()) / kMiB, tflops, flop_formula_name(FlopFormula::kCausal));
+      static_cast<double>(rank.device.memory_uses(MemoryKind::kDevice).total.peak) / 1e6, tflops,
+      flop_formula_name(FlopFormula::kCausal));
   if (bench.peak_tflops > 0) {
     std::cout << fmt::format("MFU: {:.3f} of {} TFLOP/s\n", tflops / bench.peak_tflops, bench.peak_tflops);
   }

@@ -62,12 +62,12 @@ int bench_compare(RankContext& rank, const BenchOptions& bench, const TrainOptio
       ratios.push_back(with.rates.back() / without.rates.back());
     }
     if (speaks) {
-      constexpr double kMiB = 1024.0 * 1024.0;
+      constexpr double kMB = 1e6;
       std::cout << fmt::format(
           "{}: limit {:.1f} tokens/s (without), ours {:.1f} tokens/s, ratio {:.3f}; step time {:.3f}x; device memory "
-          "{:.0f} and {:.0f} MiB\n",
+          "{:.0f} and {:.0f} MB\n",
           bench.compare[at], median(without.rates), median(with.rates), median(ratios), 1 / median(ratios),
-          static_cast<double>(without.bytes) / kMiB, static_cast<double>(with.bytes) / kMiB);
+          static_cast<double>(without.bytes) / kMB, static_cast<double>(with.bytes) / kMB);
       std::cout.flush();
     }
   }

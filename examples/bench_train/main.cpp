@@ -106,13 +106,13 @@ int bench_one_rank(RankContext& rank, const BenchOptions& bench) {
   const double saved =
       static_cast<double>(training.chunks.front()->saved_bytes({options.micro_batch_size, options.seq_length}));
   const double peak = status_bytes("VmHWM") - bytes_at_start;
-  constexpr double kMiB = 1024.0 * 1024.0;
+  constexpr double kMB = 1e6;
   std::cout << fmt::format(
-      "memory: peak resident {:.0f} MiB above start; parameters {:.0f} + gradients {:.0f} + optimizer {:.0f} + saved "
-      "activations {:.0f} = {:.0f} MiB; ratio {:.3f}\n",
-      peak / kMiB, static_cast<double>(training.store.value_bytes()) / kMiB,
-      static_cast<double>(training.store.grad_bytes()) / kMiB,
-      static_cast<double>(training.optimizer.state_bytes()) / kMiB, saved / kMiB, (state + saved) / kMiB,
+      "memory: peak resident {:.0f} MB above start; parameters {:.0f} + gradients {:.0f} + optimizer {:.0f} + saved "
+      "activations {:.0f} = {:.0f} MB; ratio {:.3f}\n",
+      peak / kMB, static_cast<double>(training.store.value_bytes()) / kMB,
+      static_cast<double>(training.store.grad_bytes()) / kMB,
+      static_cast<double>(training.optimizer.state_bytes()) / kMB, saved / kMB, (state + saved) / kMB,
       peak / (state + saved));
   std::cout << fmt::format("model FLOP rate {:.1f} GFLOP/s [{}]\nsgemm 1024^3    {:.1f} GFLOP/s\n", median(rates) / 1e9,
                            flop_formula_name(FlopFormula::kCausal), median(limits) / 1e9);

@@ -71,7 +71,10 @@ int dry_run(RankContext& rank, const TrainOptions& given) {
   if (speaks) {
     std::cout << plan_text(shape, time_question(options, shape)) << std::flush;
   }
-  agree(rank.world, [&] { check_memory_limit(options, device); });
+  agree(rank.world, [&] { check_memory_limit(options, device, TableIs::kShown); });
+  if (speaks && options.memory_limit_gb > 0) {
+    std::cout << fmt::format("fits into --memory-limit-gb {}\n", options.memory_limit_gb);
+  }
   return 0;
 }
 

@@ -5,6 +5,10 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "parallel/plan/cost.h"
+#include "parallel/plan/plan_text.h"
+#include "parallel/train/memory_report.h"
+#include "parallel/train/run_shape_of.h"
 #include "parallel/train/signals.h"
 
 namespace ashlar {
@@ -55,8 +59,6 @@ RunReport::RunReport(Training& training, const DataSources& data)
     return;
   }
   print(settings_text(options));
-  const PipelineBytes& bytes = training.executor.bytes();
-  constexpr double kMiB = 1024.0 * 1024.0;
   print(fmt::format("model: {} parameters, {} layers, width {}, {} heads, vocabulary {} (padded to {})",
                     count_parameters(training.config), options.num_layers, options.hidden_size,
                     options.num_attention_heads, training.config.vocab, training.config.padded_vocab));
@@ -66,11 +68,18 @@ RunReport::RunReport(Training& training, const DataSources& data)
   if (data.valid) {
     print(data.valid->description());
   }
+  const RunShape shape = run_shape_of(options, used_device(options, training.rank.device.kind()));
+  const std::vector<RankMemory> planned = plan_memory(shape);
+  const size_t fullest = fullest_stage(planned);
   print(fmt::format(
-      "memory of rank 0: parameters {:.1f} MiB, gradients {:.1f} MiB, optimizer {:.1f} MiB, activations "
-      "and workspace {:.1f} MiB",
-      static_cast<double>(training.store.value_bytes()) / kMiB, static_cast<double>(training.store.grad_bytes()) / kMiB,
-      static_cast<double>(training.optimizer.state_bytes()) / kMiB, static_cast<double>(bytes.total()) / kMiB));
+      "memory: {} planned for a rank of stage {}, the fullest; {:.3g} bytes of state per parameter",
+      memory_text(planned[fullest].total()), fullest,
+      static_cast<double>(planned[fullest].state()) / static_cast<double>(parameters_per_rank(shape)[fullest])));
+  write_metrics(RunMetrics{.step = training.state.iteration,
+                           .device = training.rank.device.name(),
+                           .num_ranks = training.rank.world.size(),
+                           .grid = training.grid.shape().text(),
+                           .num_parameters = count_parameters(training.config)});
   step_start_ = Clock::now();
 }
 
@@ -156,10 +165,13 @@ void RunReport::already_done() {
 }
 
 void RunReport::finish(int stop_signal, int64_t saved_iteration) {
+  const MemoryReport memory = gather_memory_report(training_);
   if (!speaks_) {
     return;
   }
   progress_.finish();
+  write_metrics(memory_metrics(memory, training_.state.iteration));
+  print(memory_report_text(memory));
   if (stop_signal != 0) {
     print(fmt::format("stopped by {} behind iteration {}; {}", signal_text(stop_signal), training_.state.iteration,
                       training_.options.save.empty()

@@ -22,6 +22,7 @@ class RunReport {
   void validation(double loss);
   void saved(const std::string& directory, int64_t iteration);
   void already_done();  // a finished run, started again
+  // Collective. How the run ended, and its memory as planned and as taken.
   void finish(int stop_signal, int64_t saved_iteration);
 
   // Pure. The message that ends a run at a step whose outcome must_end(). `where` is find_non_finite()'s.

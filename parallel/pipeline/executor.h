@@ -7,9 +7,7 @@
 #include <vector>
 
 #include "parallel/grid/process_grid.h"
-#include "parallel/pipeline/host_batches.h"
-#include "parallel/pipeline/slots.h"
-#include "parallel/pipeline/stage_chunk.h"
+#include "parallel/pipeline/pipeline_memory.h"
 #include "parallel/schedule/schedule.h"
 
 namespace ashlar {
@@ -25,14 +23,6 @@ struct ExecutorHooks {
   std::function<void(const Action&)> before_action;
   ActivationHook on_activation;
   GradientHook on_gradients;
-};
-
-// Bytes by kind, known before the first step; the arenas are laid out from the same numbers.
-struct PipelineBytes {
-  size_t activations = 0;  // saved by forward, per slot in flight
-  size_t gradients = 0;    // between layers and stages, pending weight gradients
-  size_t workspace = 0;
-  size_t total() const { return activations + gradients + workspace; }
 };
 
 class Executor {
@@ -74,27 +64,22 @@ class Executor {
     int num_microbatches = 0;
   };
   // A chunk with its memory.
-  struct Stage {
+  struct Stage : StageMemory {
     StageChunk* chunk = nullptr;
     bool next_is_here = false;  // the neighbour stages live on this rank
     bool previous_is_here = false;
     int next_rank = 0;  // pipeline ranks of the neighbours
     int previous_rank = 0;
-    std::array<SlotPool, 3> pools;  // by SlotKind
-    std::vector<StageChunk::ActivationSlot> activations;
+    std::array<SlotPool, 3> pools;           // by SlotKind
     std::vector<Work> receiving_activation;  // by activation slot
     std::vector<Work> sending_activation;
-    std::vector<TensorView> output_gradients;  // shape.residual(C)
-    std::vector<Work> receiving_gradient;
-    std::vector<StageChunk::GradientSlot> gradients;  // by pending slot; one shared slot when backward is not split
-    std::array<TensorView, 2> input_gradients;        // take turns on their way out
+    std::vector<Work> receiving_gradient;  // by slot of output_gradients
     std::array<Work, 2> sending_gradient;
     int turn = 0;
   };
 
   Program prepare(const Schedule& schedule, bool forward_only);
-  void lay_out(Arena& arena);
-  void lay_out_host(Arena& arena);
+  void allocate();
   void run_or_end_job(const Program& program, const BatchReader& reader, double grad_scale, bool training,
                       int64_t step);
   void run(const Program& program, const BatchReader& reader, double grad_scale, bool training, int64_t step);
@@ -123,7 +108,9 @@ class Executor {
   Program evaluation_program_;
   std::vector<Stage> stages_;
   std::vector<int> stage_index_;  // by global stage, -1 when another rank owns it
-  Buffer buffer_;
+  Buffer activations_;
+  Buffer gradients_;
+  Buffer workspace_buffer_;
   Arena workspace_;
   TensorView loss_sums_;  // [micro-batches] fp64
   TensorView totals_;     // [2] fp64

@@ -48,16 +48,7 @@ Executor::Executor(RankContext& rank, const ProcessGrid& grid, Stream& stream, c
   training_program_ = prepare(training, false);
   evaluation_program_ = prepare(evaluation, true);
 
-  Arena counting;
-  lay_out(counting);
-  buffer_ = rank.device.allocate(counting.used(), "activations, gradients between layers and workspace");
-  Arena arena(buffer_.data(), buffer_.bytes());
-  lay_out(arena);
-  Arena counting_host;
-  lay_out_host(counting_host);
-  host_buffer_ = rank.device.allocate_host(counting_host.used(), "micro-batches in host memory");
-  Arena host_arena(host_buffer_.data(), host_buffer_.bytes());
-  lay_out_host(host_arena);
+  allocate();
   host_batches_.create_events(rank.device);
   context_ = std::make_unique<LayerContext>(LayerContext{
       .stream = stream_, .tensor = grid.tensor(), .workspace = workspace_, .shape = shape, .batch = {}, .losses = {}});
@@ -89,57 +80,37 @@ int Executor::most_microbatches() const {
   return std::max(training_schedule_.num_microbatches, evaluation_schedule_.num_microbatches);
 }
 
-void Executor::lay_out_host(Arena& arena) {
-  host_totals_ = take_tensor(arena, DType::kF64, {2});
-  if (reads_batches()) {
-    host_batches_.lay_out(arena, shape_, most_microbatches());
+void Executor::allocate() {
+  std::vector<StageRequest> requests;
+  for (const Stage& stage : stages_) {
+    requests.push_back({stage.chunk,
+                        count_slots_of_both(training_schedule_, evaluation_schedule_, stage.chunk->stage()),
+                        stage.previous_is_here});
   }
-}
-
-void Executor::lay_out(Arena& arena) {
-  size_t workspace_bytes = 0;
-  bytes_ = {};
-  for (Stage& stage : stages_) {
-    const StageChunk& chunk = *stage.chunk;
-    const SlotCounts training = count_slots(training_schedule_, chunk.stage(), false);
-    const SlotCounts evaluation = count_slots(evaluation_schedule_, chunk.stage(), true);
-    const int num_activations = std::max(training.activations, evaluation.activations);
-    const bool split_backward = training.pending_gradients > 0;
-    const size_t before = arena.used();
-
-    stage.activations.clear();
-    for (int slot = 0; slot < num_activations; ++slot) {
-      stage.activations.push_back(chunk.activation_layout(arena, shape_));
-    }
-    stage.receiving_activation.assign(stage.activations.size(), Work());
-    stage.sending_activation.assign(stage.activations.size(), Work());
-    const size_t behind_activations = arena.used();
-
-    stage.output_gradients.clear();
-    for (int slot = 0; slot < training.output_gradients; ++slot) {
-      stage.output_gradients.push_back(chunk.boundary_layout(arena, shape_));
-    }
-    stage.receiving_gradient.assign(stage.output_gradients.size(), Work());
-    stage.gradients.clear();
-    for (int slot = 0; slot < std::max(training.pending_gradients, 1); ++slot) {
-      stage.gradients.push_back(chunk.gradient_layout(arena, shape_, split_backward));
-    }
-    if (!chunk.is_first() && !stage.previous_is_here) {
-      stage.input_gradients = {chunk.boundary_layout(arena, shape_), chunk.boundary_layout(arena, shape_)};
-    }
-    stage.pools = {SlotPool(most_microbatches(), num_activations),
-                   SlotPool(most_microbatches(), training.output_gradients),
-                   SlotPool(most_microbatches(), training.pending_gradients)};
-    bytes_.activations += behind_activations - before;
-    bytes_.gradients += arena.used() - behind_activations;
-    workspace_bytes = std::max(workspace_bytes, chunk.workspace_bytes(shape_));
+  bytes_ = pipeline_bytes(requests, shape_, most_microbatches());
+  activations_ = rank_.device.allocate(bytes_.activations, "activations", MemoryItem::kActivations);
+  gradients_ = rank_.device.allocate(bytes_.gradients, "gradients between layers", MemoryItem::kActivationGradients);
+  workspace_buffer_ = rank_.device.allocate(bytes_.workspace, "workspace of layers", MemoryItem::kWorkspace);
+  host_buffer_ = rank_.device.allocate_host(bytes_.host, "micro-batches in host memory", MemoryItem::kBatches);
+  const auto arena = [](const Buffer& buffer) { return Arena(buffer.data(), buffer.bytes()); };
+  PipelineArenas arenas{arena(activations_), arena(gradients_), arena(workspace_buffer_), arena(host_buffer_)};
+  PipelineMemory memory = lay_out_pipeline(arenas, requests, shape_, most_microbatches());
+  for (size_t at = 0; at < stages_.size(); ++at) {
+    Stage& stage = stages_[at];
+    const SlotCounts& slots = requests[at].slots;
+    static_cast<StageMemory&>(stage) = std::move(memory.stages[at]);
+    stage.receiving_activation.resize(stage.activations.size());
+    stage.sending_activation.resize(stage.activations.size());
+    stage.receiving_gradient.resize(stage.output_gradients.size());
+    stage.pools = {SlotPool(most_microbatches(), slots.activations),
+                   SlotPool(most_microbatches(), slots.output_gradients),
+                   SlotPool(most_microbatches(), slots.pending_gradients)};
   }
-  const size_t before = arena.used();
-  std::byte* workspace = arena.take(workspace_bytes);
-  workspace_ = arena.counting() ? Arena() : Arena(workspace, workspace_bytes);
-  loss_sums_ = take_tensor(arena, DType::kF64, {most_microbatches()});
-  totals_ = take_tensor(arena, DType::kF64, {2});
-  bytes_.workspace = arena.used() - before;
+  workspace_ = memory.workspace;
+  loss_sums_ = memory.loss_sums;
+  totals_ = memory.totals;
+  host_totals_ = memory.host_totals;
+  host_batches_ = std::move(memory.host_batches);
 }
 
 }  // namespace ashlar

@@ -6,7 +6,8 @@
 #include "kernels/prepare.h"
 #include "kernels/reduce.h"
 #include "kernels/stat_dtype.h"
-#include "parallel/pipeline/slots.h"
+#include "parallel/pipeline/pipeline_memory.h"
+#include "parallel/plan/step_numbers.h"
 #include "parallel/schedule/schedule.h"
 #include "parallel/zero/tensor_sum.h"
 
@@ -24,44 +25,32 @@ FlatLayout layout_of(const RunShape& shape, const StageChunk& chunk) {
 void count_parameters(const RunShape& shape, const StageChunk& chunk, RankMemory& memory) {
   const FlatLayout layout = layout_of(shape, chunk);
   const StoreBytes bytes = store_bytes(layout, shape.config.dtype);
-  memory.bytes[static_cast<size_t>(MemoryItem::kParameters)] = bytes.values + bytes.gathered;
-  memory.bytes[static_cast<size_t>(MemoryItem::kGradients)] = bytes.grads + bytes.staged + bytes.sent;
+  memory.bytes[static_cast<size_t>(MemoryItem::kParameters)] = bytes.values;
+  memory.bytes[static_cast<size_t>(MemoryItem::kGatheredParameters)] = bytes.gathered;
+  memory.bytes[static_cast<size_t>(MemoryItem::kGradients)] = bytes.grads;
+  memory.bytes[static_cast<size_t>(MemoryItem::kGradientStaging)] = bytes.staged + bytes.sent;
   memory.bytes[static_cast<size_t>(MemoryItem::kOptimizer)] =
       Optimizer::state_bytes(layout, shape.config.dtype, shape.optimizer);
 }
 
-void count_activations(const RunShape& shape, const StageChunk& chunk, const StageSlots& slots, RankMemory& memory) {
-  Arena activations, gradients, workspace;
-  for (int slot = 0; slot < slots.activations; ++slot) {
-    chunk.activation_layout(activations, shape.batch);
-  }
-  const int num_boundaries = slots.output_gradients + (chunk.is_first() ? 0 : 2);
-  for (int boundary = 0; boundary < num_boundaries; ++boundary) {
-    chunk.boundary_layout(gradients, shape.batch);
-  }
-  for (int slot = 0; slot < std::max(slots.pending_gradients, 1); ++slot) {
-    chunk.gradient_layout(gradients, shape.batch, slots.pending_gradients > 0);
-  }
-  workspace.take(chunk.workspace_bytes(shape.batch));
-  take_tensor(workspace, DType::kF64, {shape.num_microbatches});
-  take_tensor(workspace, DType::kF64, {2});
-  memory.bytes[static_cast<size_t>(MemoryItem::kActivations)] = static_cast<int64_t>(activations.used());
-  memory.bytes[static_cast<size_t>(MemoryItem::kActivationGradients)] = static_cast<int64_t>(gradients.used());
-  memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] = static_cast<int64_t>(workspace.used());
+void count_activations(const RunShape& shape, const StageChunk& chunk, const SlotCounts& slots, RankMemory& memory) {
+  const StageRequest stage{.chunk = &chunk, .slots = slots};
+  const PipelineBytes bytes = pipeline_bytes(std::span(&stage, 1), shape.batch, shape.num_microbatches);
+  memory.bytes[static_cast<size_t>(MemoryItem::kActivations)] = static_cast<int64_t>(bytes.activations);
+  memory.bytes[static_cast<size_t>(MemoryItem::kActivationGradients)] = static_cast<int64_t>(bytes.gradients);
+  memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] = static_cast<int64_t>(bytes.workspace);
+  memory.host_bytes[static_cast<size_t>(MemoryItem::kBatches)] = static_cast<int64_t>(bytes.host);
 }
 
 // Numbers in fp64 that stand in tensors of their own: the norm by blocks and by tensors, the scalars of an update, what
 // a step leaves behind.
 int64_t count_numbers(const RunShape& shape, const std::vector<Parameter*>& parameters, int64_t num_tensors) {
-  const int64_t numbers = Optimizer::num_norm_blocks(parameters) + num_tensors * shape.grid.tensor +
-                          kernels::kNumUpdateScalars + kNumStepCells + kernels::kNumStepResults;
-  return numbers * static_cast<int64_t>(sizeof(double));
+  const int64_t numbers =
+      Optimizer::num_norm_blocks(parameters) + num_tensors * shape.grid.tensor + kernels::kNumUpdateScalars;
+  return numbers * static_cast<int64_t>(sizeof(double)) + kStepNumbersDeviceBytes;
 }
 
-int64_t count_communication(const RunShape& shape, bool holds_vocabulary) {
-  if (shape.backend != DeviceBackend::kNccl) {
-    return 0;
-  }
+int64_t count_nccl_scratch(const RunShape& shape, bool holds_vocabulary) {
   const GridShape& grid = shape.grid;
   std::vector<int> groups{grid.num_ranks(), grid.tensor, grid.pipeline, grid.data, grid.tensor * grid.pipeline};
   if (shape.num_instances > 1) {
@@ -74,33 +63,41 @@ int64_t count_communication(const RunShape& shape, bool holds_vocabulary) {
   return kNcclScratchBytes * std::accumulate(groups.begin(), groups.end(), static_cast<int64_t>(groups.size()));
 }
 
-}  // namespace
-
-const char* memory_item_name(MemoryItem item) {
-  static constexpr std::array<const char*, kNumMemoryItems> kNames{
-      "parameters",           "gradients", "optimizer state",    "activations",
-      "activation gradients", "workspace", "kernels' workspace", "communication"};
-  return kNames[static_cast<size_t>(item)];
+void count_communication(const RunShape& shape, bool holds_vocabulary, RankMemory& memory) {
+  constexpr auto kItem = static_cast<size_t>(MemoryItem::kCommunication);
+  if (shape.backend == DeviceBackend::kNccl) {
+    memory.bytes[kItem] = memory.host_bytes[kItem] = count_nccl_scratch(shape, holds_vocabulary);
+  } else if (shape.backend == DeviceBackend::kStaged) {
+    memory.host_bytes[kItem] = 2 * static_cast<int64_t>(DeviceRequest().staging_bytes);
+  }
 }
+
+}  // namespace
 
 int64_t RankMemory::total() const {
   return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+}
+
+int64_t RankMemory::host_total() const {
+  return std::accumulate(host_bytes.begin(), host_bytes.end(), int64_t{0});
+}
+
+int64_t RankMemory::state() const {
+  return std::accumulate(kStateItems.begin(), kStateItems.end(), int64_t{0},
+                         [this](int64_t sum, MemoryItem item) { return sum + of(item); });
 }
 
 MemoryItem RankMemory::largest() const {
   return static_cast<MemoryItem>(std::ranges::max_element(bytes) - bytes.begin());
 }
 
-std::vector<StageSlots> count_stage_slots(const std::string& schedule, int num_stages, int num_microbatches) {
+std::vector<SlotCounts> count_stage_slots(const std::string& schedule, int num_stages, int num_microbatches) {
   const Schedule training = lower(make_schedule(schedule, num_stages, num_microbatches));
   const Schedule evaluation =
       lower(make_forward_only(num_stages, num_microbatches), {.grad_reduce = GradReduce::kNone});
-  std::vector<StageSlots> stages;
+  std::vector<SlotCounts> stages;
   for (int stage = 0; stage < num_stages; ++stage) {
-    const SlotCounts slots = count_slots(training, stage, false);
-    stages.push_back({.activations = std::max(slots.activations, count_slots(evaluation, stage, true).activations),
-                      .output_gradients = slots.output_gradients,
-                      .pending_gradients = slots.pending_gradients});
+    stages.push_back(count_slots_of_both(training, evaluation, stage));
   }
   return stages;
 }
@@ -109,7 +106,7 @@ std::vector<RankMemory> plan_memory(const RunShape& shape) {
   return plan_memory(shape, count_stage_slots(shape.schedule, shape.grid.pipeline, shape.num_microbatches));
 }
 
-std::vector<RankMemory> plan_memory(const RunShape& shape, const std::vector<StageSlots>& slots) {
+std::vector<RankMemory> plan_memory(const RunShape& shape, const std::vector<SlotCounts>& slots) {
   const auto num_tensors = static_cast<int64_t>(global_parameters(shape.config).size());
   std::vector<RankMemory> stages;
   for (int stage = 0; stage < shape.grid.pipeline; ++stage) {
@@ -118,14 +115,16 @@ std::vector<RankMemory> plan_memory(const RunShape& shape, const std::vector<Sta
     RankMemory& memory = stages.emplace_back();
     count_parameters(shape, *chunk, memory);
     count_activations(shape, *chunk, slots[static_cast<size_t>(stage)], memory);
-    memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] +=
-        count_numbers(shape, parameters, num_tensors) +
+    memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] += count_numbers(shape, parameters, num_tensors);
+    memory.bytes[static_cast<size_t>(MemoryItem::kGradientStaging)] +=
         TensorSum::most_packed(chunk->parameters_by_layer()) *
-            static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(shape.config.dtype)));
+        static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(shape.config.dtype)));
     memory.bytes[static_cast<size_t>(MemoryItem::kKernels)] =
         static_cast<int64_t>(kernels::kernel_workspace_bytes(shape.device));
-    memory.bytes[static_cast<size_t>(MemoryItem::kCommunication)] =
-        count_communication(shape, chunk->is_first() || chunk->is_last());
+    count_communication(shape, chunk->is_first() || chunk->is_last(), memory);
+    Arena pinned;
+    lay_out_step_numbers(pinned);
+    memory.host_bytes[static_cast<size_t>(MemoryItem::kBatches)] += static_cast<int64_t>(pinned.used());
   }
   return stages;
 }

@@ -15,15 +15,6 @@ constexpr size_t kMostColumns = 8;
 // Of a unit: what would be shown as 0.000 in every column gets no row.
 constexpr double kLeastShown = 0.0005;
 
-struct Unit {
-  const char* name;
-  double bytes;
-};
-
-Unit unit_of(int64_t largest) {
-  return largest >= 1e9 ? Unit{"GB", 1e9} : largest >= 1e6 ? Unit{"MB", 1e6} : Unit{"kB", 1e3};
-}
-
 // Stages that get a column: all, or the first, the last and the fullest.
 std::vector<size_t> shown_stages(std::span<const RankMemory> stages) {
   std::vector<size_t> shown;
@@ -64,8 +55,9 @@ void add_head(std::string& out, const RunShape& shape, const std::string& title,
   add_row(out, "layers", stages, [&](size_t stage) { return stage_holds(shape, stage); });
 }
 
-std::string ranks_text(int count) {
-  return fmt::format("{} rank{}", count, count == 1 ? "" : "s");
+// "1 rank", "2 ranks".
+std::string counted(int count, const std::string& one, const std::string& many) {
+  return fmt::format("{} {}", count, count == 1 ? one : many);
 }
 
 std::string traffic_table(const RunShape& shape, const std::vector<size_t>& shown) {
@@ -79,7 +71,7 @@ std::string traffic_table(const RunShape& shape, const std::vector<size_t>& show
   if (largest == 0) {
     return "traffic: none, one rank works alone\n";
   }
-  const Unit unit = unit_of(largest);
+  const ByteUnit unit = unit_of(largest);
   std::string out =
       fmt::format("{} sent in a step: given to the communicator, and over the wire of a ring\n", unit.name);
   const auto number = [&](int64_t bytes) { return fmt::format("{:.3f}", static_cast<double>(bytes) / unit.bytes); };
@@ -111,11 +103,15 @@ std::string time_text(const RunShape& shape, const TimeQuestion& time) {
   return fmt::format(
       "time: {} tokens on {} of {:.4g} TFLOP/s at {:.4g} % MFU\n"
       "  {:.3g} FLOPs with causal attention: {:.3g} days; 6 x parameters x tokens = {:.3g} FLOPs: {:.3g} days\n",
-      count_text(time.num_tokens), ranks_text(num_ranks), time.peak_flops / 1e12, time.mfu * 100, model, days(model),
-      rule, days(rule));
+      count_text(time.num_tokens), counted(num_ranks, "rank", "ranks"), time.peak_flops / 1e12, time.mfu * 100, model,
+      days(model), rule, days(rule));
 }
 
 }  // namespace
+
+ByteUnit unit_of(int64_t largest) {
+  return largest >= 1e9 ? ByteUnit{"GB", 1e9} : largest >= 1e6 ? ByteUnit{"MB", 1e6} : ByteUnit{"kB", 1e3};
+}
 
 std::string count_text(double count) {
   for (const auto& [name, size] : {std::pair{" T", 1e12}, std::pair{" B", 1e9}, std::pair{" M", 1e6}}) {
@@ -127,16 +123,16 @@ std::string count_text(double count) {
 }
 
 std::string memory_text(int64_t bytes) {
-  const Unit unit = unit_of(bytes);
+  const ByteUnit unit = unit_of(bytes);
   return fmt::format("{:.2f} {}", static_cast<double>(bytes) / unit.bytes, unit.name);
 }
 
 std::string memory_table(const RunShape& shape, std::span<const RankMemory> stages) {
   const std::vector<size_t> shown = shown_stages(stages);
-  const Unit unit = unit_of(std::ranges::max_element(stages, {}, &RankMemory::total)->total());
+  const ByteUnit unit = unit_of(std::ranges::max_element(stages, {}, &RankMemory::total)->total());
   const auto number = [&](int64_t bytes) { return fmt::format("{:.3f}", static_cast<double>(bytes) / unit.bytes); };
   std::string out;
-  add_head(out, shape, fmt::format("{} of a rank ({})", unit.name, shape.device == DeviceKind::kCpu ? "CPU" : "GPU"),
+  add_head(out, shape, fmt::format("{} a rank ({})", unit.name, shape.device == DeviceKind::kCpu ? "CPU" : "GPU"),
            shown);
   for (size_t item = 0; item < kNumMemoryItems; ++item) {
     if (std::ranges::any_of(stages, [&](const RankMemory& stage) {
@@ -147,6 +143,7 @@ std::string memory_table(const RunShape& shape, std::span<const RankMemory> stag
     }
   }
   add_row(out, "total", shown, [&](size_t stage) { return number(stages[stage].total()); });
+  add_row(out, "in host memory", shown, [&](size_t stage) { return number(stages[stage].host_total()); });
   return out;
 }
 
@@ -160,21 +157,25 @@ std::string plan_text(const RunShape& shape, const TimeQuestion& time) {
   const int64_t samples = int64_t{shape.grid.data} * shape.num_microbatches * shape.batch.batch;
   std::string out = fmt::format(
       "model: {} parameters{}, {} layers, width {}, {} heads, vocabulary {} padded to {}, {}\n"
-      "batch: {} samples = {} micro-batches of {} on each of {} data ranks; {} tokens a step\n"
+      "batch: {} samples = {} of {} on {}; {} tokens a step\n"
       "schedule: {}, bubble {:.1f} % (a backward takes two forwards, transfers nothing)\n",
       num_parameters,
       num_parameters >= 1e6 ? fmt::format(" ({})", count_text(static_cast<double>(num_parameters))) : "",
       config.num_layers, config.width, config.num_heads, config.vocab, config.padded_vocab, dtype_name(config.dtype),
-      samples, shape.num_microbatches, shape.batch.batch, shape.grid.data, shape.tokens_per_step(), shape.schedule,
-      100 * bubble_fraction(shape));
+      samples, counted(shape.num_microbatches, "micro-batch", "micro-batches"), shape.batch.batch,
+      shape.grid.data == 1 ? "one data rank" : fmt::format("each of {} data ranks", shape.grid.data),
+      shape.tokens_per_step(), shape.schedule, 100 * bubble_fraction(shape));
   for (const FlopFormula formula : {FlopFormula::kCausal, FlopFormula::kFullAttention}) {
     const double of_token = training_flops(shape, 1, formula);
     out += fmt::format("FLOPs: {:.4g} a token, {:.4g} a step: {}\n", of_token, of_token * tokens,
                        flop_formula_name(formula));
   }
   out += memory_table(shape, memory);
-  add_row(out, "parameters, number", shown,
+  add_row(out, "number of parameters", shown,
           [&](size_t stage) { return count_text(static_cast<double>(parameters[stage])); });
+  add_row(out, "bytes per parameter", shown, [&](size_t stage) {
+    return fmt::format("{:.3f}", static_cast<double>(memory[stage].state()) / static_cast<double>(parameters[stage]));
+  });
   if (shape.device != DeviceKind::kCpu) {
     out += "  not counted: CUDA's context and what NCCL takes for itself\n";
   }

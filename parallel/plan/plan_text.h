@@ -22,6 +22,14 @@ std::string plan_text(const RunShape& shape, const TimeQuestion& time = {});
 // Pure. A column per pipeline stage; of more than eight stages the first, the last and the fullest. With a line end.
 std::string memory_table(const RunShape& shape, std::span<const RankMemory> stages);
 
+// GB, MB or kB, of 10^9, 10^6 and 10^3 bytes: what numbers up to `largest` are told in.
+struct ByteUnit {
+  const char* name = "kB";
+  double bytes = 1e3;
+};
+// Pure.
+ByteUnit unit_of(int64_t largest);
+
 // Pure. "12.3 GB", in powers of 10; "124.44 M".
 std::string memory_text(int64_t bytes);
 std::string count_text(double count);

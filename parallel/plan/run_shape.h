@@ -11,9 +11,6 @@
 
 namespace ashlar {
 
-// Cells that all ranks sum behind a step: loss, counted targets, one per signal that can stop a run.
-inline constexpr int64_t kNumStepCells = 5;
-
 struct RunShape {
   GptConfig config;                       // padded_vocab is a multiple of grid.tensor
   std::vector<int64_t> layers_per_stage;  // blocks of each of the grid.pipeline stages

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/stat_dtype.h"
+#include "parallel/plan/step_numbers.h"
 #include "parallel/schedule/schedule.h"
 #include "parallel/zero/tensor_sum.h"
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <tuple>
 #include <vector>
 
@@ -16,28 +18,19 @@ namespace {
 // Most times as many ranks that are proposed.
 constexpr int kMostGrowth = 64;
 
+// What one setting is changed to.
+struct Change {
+  std::string flags;  // as on a command line; empty: as it is
+  int cost = 0;       // see cheapest_fit()
+  std::function<void(TrainOptions&)> apply = [](TrainOptions&) {};
+};
+// All values of one setting; the first is the one it has.
+using Setting = std::vector<Change>;
+
 struct Grid {
   int tensor = 1;
   int pipeline = 1;
   int world_size = 1;
-};
-
-// What may change; at the front of each the value as it is. The further back, the dearer.
-struct Choices {
-  std::vector<std::string> schedules;
-  std::vector<int64_t> micro_batches;
-  std::vector<bool> bf16;
-  std::vector<Grid> grids;
-};
-
-// Indices into Choices.
-struct Candidate {
-  size_t schedule = 0, micro_batch = 0, bf16 = 0, grid = 0;
-
-  auto cost() const {
-    const int num_changes = (schedule > 0) + (micro_batch > 0) + (bf16 > 0);
-    return std::tuple(grid, num_changes, bf16, micro_batch, schedule);
-  }
 };
 
 std::vector<Grid> grids_from(const TrainOptions& options) {
@@ -66,36 +59,124 @@ std::vector<Grid> grids_from(const TrainOptions& options) {
   return all;
 }
 
-Choices choices_of(const TrainOptions& options) {
-  Choices choices;
-  choices.schedules = {options.pipeline_schedule};
+Setting schedules_from(const TrainOptions& options) {
+  Setting setting(1);
   if (options.pipeline_schedule != "1f1b") {
-    choices.schedules.push_back("1f1b");
+    setting.push_back({"--pipeline-schedule 1f1b", 1, [](TrainOptions& o) { o.pipeline_schedule = "1f1b"; }});
   }
-  for (int64_t size = options.micro_batch_size; size >= 1; --size) {
-    if (options.micro_batch_size % size == 0) {
-      choices.micro_batches.push_back(size);
+  return setting;
+}
+
+Setting zero_stages_from(const TrainOptions& options) {
+  Setting setting(1);
+  constexpr std::array<int, 4> kCosts{0, 2, 5, 20};
+  // In the words of whoever speaks Megatron's.
+  const bool by_strategy = options.use_distributed_optimizer || !options.data_parallel_sharding_strategy.empty();
+  constexpr std::array<const char*, 4> kStrategies{"no_shard", "optim", "optim_grads", "optim_grads_params"};
+  for (int stage = zero_stage_of(options) + 1; stage <= 3; ++stage) {
+    const auto at = static_cast<size_t>(stage);
+    if (by_strategy) {
+      setting.push_back({fmt::format("--data-parallel-sharding-strategy {}", kStrategies[at]), kCosts[at],
+                         [=](TrainOptions& o) { o.data_parallel_sharding_strategy = kStrategies[at]; }});
+    } else {
+      setting.push_back(
+          {fmt::format("--zero-stage {}", stage), kCosts[at], [=](TrainOptions& o) { o.zero_stage = stage; }});
     }
   }
-  choices.bf16 = {options.bf16};
-  if (!options.bf16 && !options.fp16) {
-    choices.bf16.push_back(true);
+  return setting;
+}
+
+Setting recomputations_from(const TrainOptions& options) {
+  Setting setting(1);
+  if (options.recompute_granularity.empty()) {
+    setting.push_back(
+        {"--recompute-granularity selective", 3, [](TrainOptions& o) { o.recompute_granularity = "selective"; }});
   }
-  choices.grids = grids_from(options);
-  return choices;
+  if (options.recompute_granularity != "full") {
+    setting.push_back(
+        {"--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", 30, [](TrainOptions& o) {
+           o.recompute_granularity = "full";
+           o.recompute_method = "uniform";
+           o.recompute_num_layers = 1;
+         }});
+  }
+  return setting;
+}
+
+Setting micro_batches_from(const TrainOptions& options) {
+  Setting setting(1);
+  for (int64_t size = options.micro_batch_size - 1; size >= 1; --size) {
+    if (options.micro_batch_size % size == 0) {
+      setting.push_back({fmt::format("--micro-batch-size {}", size), 8 + static_cast<int>(setting.size()) * 4,
+                         [=](TrainOptions& o) { o.micro_batch_size = size; }});
+    }
+  }
+  return setting;
+}
+
+Setting precisions_from(const TrainOptions& options) {
+  Setting setting(1);
+  if (!options.bf16 && !options.fp16) {
+    setting.push_back({"--bf16", 100, [](TrainOptions& o) { o.bf16 = true; }});
+  }
+  return setting;
+}
+
+std::vector<Setting> settings_from(const TrainOptions& options) {
+  return {schedules_from(options), zero_stages_from(options), recomputations_from(options), micro_batches_from(options),
+          precisions_from(options)};
+}
+
+using Candidate = std::vector<size_t>;  // by setting: which of its values
+
+std::vector<Candidate> by_cost(const std::vector<Setting>& settings) {
+  std::vector<Candidate> all{Candidate()};
+  for (const Setting& setting : settings) {
+    std::vector<Candidate> longer;
+    for (const Candidate& at : all) {
+      for (size_t value = 0; value < setting.size(); ++value) {
+        longer.push_back(at);
+        longer.back().push_back(value);
+      }
+    }
+    all = std::move(longer);
+  }
+  const auto cost = [&](const Candidate& at) {
+    int sum = 0;
+    for (size_t setting = 0; setting < at.size(); ++setting) {
+      sum += settings[setting][at[setting]].cost;
+    }
+    return sum;
+  };
+  std::ranges::stable_sort(all, {}, cost);
+  return all;
 }
 
 // Looks at one candidate after the other; schedules are walked once.
 class Search {
  public:
   Search(const TrainOptions& options, const DeviceRequest& device, int64_t limit_bytes)
-      : options_(options), device_(device), limit_bytes_(limit_bytes), choices_(choices_of(options)) {}
+      : options_(options), device_(device), limit_bytes_(limit_bytes), settings_(settings_from(options)) {}
 
-  const Choices& choices() const { return choices_; }
+  std::optional<MemoryChange> run() {
+    const std::vector<Candidate> candidates = by_cost(settings_);
+    for (const Grid& grid : grids_from(options_)) {
+      if (!can_fit(candidates, grid)) {
+        continue;
+      }
+      for (const Candidate& at : candidates) {
+        if (const auto bytes = fitting_bytes(at, grid)) {
+          return MemoryChange{flags_of(at, grid), *bytes};
+        }
+      }
+    }
+    return std::nullopt;
+  }
 
+ private:
   // Bytes of the fullest rank; nothing when it does not fit or the settings are not legal together.
-  std::optional<int64_t> fitting_bytes(const Candidate& at) {
-    const auto options = with(at);
+  std::optional<int64_t> fitting_bytes(const Candidate& at, const Grid& grid) {
+    const auto options = with(at, grid);
     if (!options) {
       return std::nullopt;
     }
@@ -108,27 +189,24 @@ class Search {
     return bytes <= limit_bytes_ ? std::optional(bytes) : std::nullopt;
   }
 
-  // Most grids are out of the question, and a look at what fits best there says so: 1f1b, single samples, and bf16 or
-  // not, which takes two bytes more a parameter and fewer an activation.
-  bool can_fit(size_t grid) {
-    const auto [found, is_new] = grid_can_fit_.try_emplace(grid, false);
-    for (size_t bf16 = 0; is_new && bf16 < choices_.bf16.size(); ++bf16) {
-      found->second = found->second || fitting_bytes({.schedule = choices_.schedules.size() - 1,
-                                                      .micro_batch = choices_.micro_batches.size() - 1,
-                                                      .bf16 = bf16,
-                                                      .grid = grid});
-    }
-    return found->second;
+  // Most grids are out of the question. A look at those candidates says so whose every setting is as it is or at its
+  // end, where it takes least: half of what takes less of one kind takes more of another.
+  bool can_fit(const std::vector<Candidate>& candidates, const Grid& grid) {
+    return std::ranges::any_of(candidates, [&](const Candidate& at) {
+      for (size_t setting = 0; setting < at.size(); ++setting) {
+        if (at[setting] != 0 && at[setting] + 1 != settings_[setting].size()) {
+          return false;
+        }
+      }
+      return fitting_bytes(at, grid).has_value();
+    });
   }
 
- private:
-  std::optional<TrainOptions> with(const Candidate& at) const {
-    const Grid& grid = choices_.grids[at.grid];
+  std::optional<TrainOptions> with(const Candidate& at, const Grid& grid) const {
     TrainOptions changed = options_;
-    changed.pipeline_schedule = choices_.schedules[at.schedule];
-    changed.micro_batch_size = choices_.micro_batches[at.micro_batch];
-    changed.bf16 = choices_.bf16[at.bf16];
-    changed.allow_tf32 = changed.allow_tf32 && !changed.bf16;
+    for (size_t setting = 0; setting < at.size(); ++setting) {
+      settings_[setting][at[setting]].apply(changed);
+    }
     changed.tensor_model_parallel_size = grid.tensor;
     changed.pipeline_model_parallel_size = grid.pipeline;
     changed.world_size = grid.world_size;
@@ -139,80 +217,48 @@ class Search {
     }
   }
 
-  const std::vector<StageSlots>& slots_of(const RunShape& shape) {
+  const std::vector<SlotCounts>& slots_of(const RunShape& shape) {
     const auto [found, is_new] =
-        slots_.try_emplace({shape.schedule, shape.grid.pipeline, shape.num_microbatches}, std::vector<StageSlots>());
+        slots_.try_emplace({shape.schedule, shape.grid.pipeline, shape.num_microbatches}, std::vector<SlotCounts>());
     if (is_new) {
       found->second = count_stage_slots(shape.schedule, shape.grid.pipeline, shape.num_microbatches);
     }
     return found->second;
   }
 
+  std::string flags_of(const Candidate& at, const Grid& grid) const {
+    std::vector<std::string> flags;
+    for (size_t setting = 0; setting < at.size(); ++setting) {
+      if (at[setting] > 0) {
+        flags.push_back(settings_[setting][at[setting]].flags);
+      }
+    }
+    if (grid.tensor != options_.tensor_model_parallel_size) {
+      flags.push_back(fmt::format("--tensor-model-parallel-size {}", grid.tensor));
+    }
+    if (grid.pipeline != options_.pipeline_model_parallel_size) {
+      flags.push_back(fmt::format("--pipeline-model-parallel-size {}", grid.pipeline));
+    }
+    const std::string ranks =
+        grid.world_size != options_.world_size ? fmt::format(" on {} ranks", grid.world_size) : std::string();
+    return fmt::format("{}{}", fmt::join(flags, " "), ranks);
+  }
+
   const TrainOptions& options_;
   const DeviceRequest& device_;
   int64_t limit_bytes_;
-  Choices choices_;
-  std::map<size_t, bool> grid_can_fit_;
-  std::map<std::tuple<std::string, int, int>, std::vector<StageSlots>> slots_;
+  std::vector<Setting> settings_;
+  std::map<std::tuple<std::string, int, int>, std::vector<SlotCounts>> slots_;
 };
-
-std::string flags_of(const Choices& choices, const Candidate& at) {
-  std::vector<std::string> flags;
-  if (at.schedule > 0) {
-    flags.push_back("--pipeline-schedule " + choices.schedules[at.schedule]);
-  }
-  if (at.micro_batch > 0) {
-    flags.push_back(fmt::format("--micro-batch-size {}", choices.micro_batches[at.micro_batch]));
-  }
-  if (at.bf16 > 0) {
-    flags.emplace_back("--bf16");
-  }
-  const Grid& before = choices.grids.front();
-  const Grid& grid = choices.grids[at.grid];
-  if (grid.tensor != before.tensor) {
-    flags.push_back(fmt::format("--tensor-model-parallel-size {}", grid.tensor));
-  }
-  if (grid.pipeline != before.pipeline) {
-    flags.push_back(fmt::format("--pipeline-model-parallel-size {}", grid.pipeline));
-  }
-  const std::string ranks =
-      grid.world_size != before.world_size ? fmt::format(" on {} ranks", grid.world_size) : std::string();
-  return fmt::format("{}{}", fmt::join(flags, " "), ranks);
-}
-
-std::vector<Candidate> by_cost(const Choices& choices) {
-  std::vector<Candidate> all;
-  Candidate at;
-  for (at.grid = 0; at.grid < choices.grids.size(); ++at.grid) {
-    for (at.bf16 = 0; at.bf16 < choices.bf16.size(); ++at.bf16) {
-      for (at.micro_batch = 0; at.micro_batch < choices.micro_batches.size(); ++at.micro_batch) {
-        for (at.schedule = 0; at.schedule < choices.schedules.size(); ++at.schedule) {
-          all.push_back(at);
-        }
-      }
-    }
-  }
-  std::ranges::sort(all, {}, &Candidate::cost);
-  return all;
-}
 
 }  // namespace
 
 std::optional<MemoryChange> cheapest_fit(const TrainOptions& options, const DeviceRequest& device,
                                          int64_t limit_bytes) {
-  Search search(options, device, limit_bytes);
-  for (const Candidate& at : by_cost(search.choices())) {
-    if (!search.can_fit(at.grid)) {
-      continue;
-    }
-    if (const auto bytes = search.fitting_bytes(at)) {
-      return MemoryChange{flags_of(search.choices(), at), *bytes};
-    }
-  }
-  return std::nullopt;
+  return Search(options, device, limit_bytes).run();
 }
 
-void check_memory_limit(const TrainOptions& options, const DeviceRequest& device) {
+void check_memory_limit(const TrainOptions& options, const DeviceRequest& device, TableIs table) {
   if (options.memory_limit_gb == 0) {
     return;
   }
@@ -230,11 +276,12 @@ void check_memory_limit(const TrainOptions& options, const DeviceRequest& device
       ErrorCode::kUsage,
       fmt::format(
           "--memory-limit-gb {}: a rank of stage {} needs {}\n{}largest item: {}, {} on stage {}\n{}",
-          options.memory_limit_gb, fullest, memory_text(memory.total()), memory_table(shape, stages),
-          memory_item_name(largest), memory_text(memory.of(largest)), fullest,
+          options.memory_limit_gb, fullest, memory_text(memory.total()),
+          table == TableIs::kNew ? memory_table(shape, stages) : std::string(), memory_item_name(largest),
+          memory_text(memory.of(largest)), fullest,
           change ? fmt::format("cheapest change that fits: {} (then {})", change->flags, memory_text(change->bytes))
-                 : fmt::format("no change of --pipeline-schedule, --micro-batch-size, --bf16 and the grid, on "
-                               "up to {} times as many ranks, fits",
+                 : fmt::format("no change of --pipeline-schedule, --zero-stage, --recompute-granularity, "
+                               "--micro-batch-size, --bf16 and the grid, on up to {} times as many ranks, fits",
                                kMostGrowth)));
 }
 

@@ -18,14 +18,24 @@ struct MemoryChange {
   int64_t bytes = 0;  // of the fullest rank
 };
 
-// Pure. The cheapest change of resolved options under which every rank fits into `limit_bytes`; the global batch stays.
-// The grid stays if it can, else more tensor or pipeline ranks of as many ranks in all, at last more ranks (the fewest
-// of each). On a grid fewer flags are cheaper, and of as many: 1f1b, a smaller micro-batch (whose products run less
-// well), --bf16 (which rounds). Nothing when none of these fits.
+// Pure. The cheapest change of resolved options under which every rank fits into `limit_bytes`; the global batch stays,
+// and the options with these flags in place of their own are legal. The grid stays if it can, else more tensor or
+// pipeline ranks of as many ranks in all, at last more ranks (the fewest of each). On a grid costs add up:
+//   1   --pipeline-schedule 1f1b       the bubble of gpipe
+//   2   --zero-stage 1                 the traffic of stage 0
+//   3   --recompute-granularity selective: norms and activations again
+//   5   --zero-stage 2                 gradients travel with each micro-batch
+//   12+ --micro-batch-size, 4 more for each size passed over: smaller products run less well
+//   20  --zero-stage 3                 values travel with each pass
+//   30  --recompute-granularity full   a third of the arithmetic more
+//   100 --bf16                         other numbers
+// Nothing when none of these fits.
 std::optional<MemoryChange> cheapest_fit(const TrainOptions& options, const DeviceRequest& device, int64_t limit_bytes);
 
 // Pure. Throws Error(kUsage) with the table, the largest item and the cheapest change when a rank of the run needs more
-// than --memory-limit-gb. To be called alike on all ranks, before anything is allocated.
-void check_memory_limit(const TrainOptions& options, const DeviceRequest& device);
+// than --memory-limit-gb; without the table where it was just shown. To be called alike on all ranks, before anything
+// is allocated.
+enum class TableIs { kNew, kShown };
+void check_memory_limit(const TrainOptions& options, const DeviceRequest& device, TableIs table = TableIs::kNew);
 
 }  // namespace ashlar

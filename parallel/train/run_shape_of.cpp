@@ -25,7 +25,14 @@ DeviceRequest named_device(const TrainOptions& options) {
   if (options.device == "cpu" || (options.device == "auto" && !names_gpu_traffic)) {
     return {};
   }
-  return {.kind = DeviceKind::kCuda,
+  return used_device(options, DeviceKind::kCuda);
+}
+
+DeviceRequest used_device(const TrainOptions& options, DeviceKind kind) {
+  if (kind == DeviceKind::kCpu) {
+    return {};
+  }
+  return {.kind = kind,
           .backend = options.distributed_backend == "staged" ? DeviceBackend::kStaged : DeviceBackend::kNccl};
 }
 

@@ -147,10 +147,8 @@ void bind(RankContext& rank, const std::vector<RankFacts>& ranks) {
 
 RankMemory planned_device_memory(const TrainOptions& options, int world_rank) {
   const GridCoordinate coordinate = coordinate_of(grid_shape(options), rank_order(options), world_rank);
-  const DeviceRequest device{
-      .kind = DeviceKind::kCuda,
-      .backend = options.distributed_backend == "staged" ? DeviceBackend::kStaged : DeviceBackend::kNccl};
-  return plan_memory(run_shape_of(options, device))[static_cast<size_t>(coordinate.pipeline)];
+  const RunShape shape = run_shape_of(options, used_device(options, DeviceKind::kCuda));
+  return plan_memory(shape)[static_cast<size_t>(coordinate.pipeline)];
 }
 
 }  // namespace

@@ -10,27 +10,21 @@ StepResults::StepResults(RankContext& rank, const ProcessGrid& grid, Stream& str
     : rank_(rank),
       grid_(grid),
       stream_(stream),
-      cells_(rank.device, DType::kF64, {kNumCells}, "sums of a step"),
-      results_(rank.device, DType::kF64, {kernels::kNumStepResults}, "numbers of a step") {
+      cells_(rank.device, DType::kF64, {kNumCells}, "sums of a step", MemoryItem::kWorkspace),
+      results_(rank.device, DType::kF64, {kernels::kNumStepResults}, "numbers of a step", MemoryItem::kWorkspace) {
   Arena counting;
-  lay_out_host(counting);
-  host_ = rank.device.allocate_host(counting.used(), "numbers of steps in host memory");
+  lay_out_step_numbers(counting);
+  host_ = rank.device.allocate_host(counting.used(), "numbers of steps in host memory", MemoryItem::kBatches);
   Arena arena(host_.data(), host_.bytes());
-  lay_out_host(arena);
-  for (Place& place : places_) {
-    place.arrived = rank.device.create_event();
+  const StepNumbersOnHost numbers = lay_out_step_numbers(arena);
+  one_ = numbers.one;
+  for (size_t at = 0; at < places_.size(); ++at) {
+    static_cast<StepNumbersOnHost::Place&>(places_[at]) = numbers.places[at];
+    places_[at].arrived = rank.device.create_event();
   }
   *one_.as<double>() = 1;
   allow_updates();
   stream_.synchronize();
-}
-
-void StepResults::lay_out_host(Arena& arena) {
-  one_ = take_tensor(arena, DType::kF64, {1});
-  for (Place& place : places_) {
-    place.results = take_tensor(arena, DType::kF64, {kernels::kNumStepResults});
-    place.cells = take_tensor(arena, DType::kF64, {kNumCells});
-  }
 }
 
 void StepResults::allow_updates() {

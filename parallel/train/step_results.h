@@ -5,8 +5,8 @@
 #include <array>
 #include <memory>
 
-#include "kernels/plain_types.h"
 #include "parallel/grid/process_grid.h"
+#include "parallel/plan/step_numbers.h"
 #include "parallel/train/signals.h"
 
 namespace ashlar {
@@ -14,7 +14,7 @@ namespace ashlar {
 // Numbers of up to kMaxPending steps at once, each with a place in pinned host memory.
 class StepResults {
  public:
-  static constexpr size_t kMaxPending = 2;
+  static constexpr size_t kMaxPending = kMostPendingSteps;
 
   // What the host knew when it put a step on the stream, to go back to when the step turns out not to be finite.
   struct Submitted {
@@ -51,14 +51,12 @@ class StepResults {
 
  private:
   static constexpr int64_t kNumCells = 2 + static_cast<int64_t>(kStopSignals.size());
+  static_assert(kNumCells == kNumStepCells);
 
-  struct Place {
+  struct Place : StepNumbersOnHost::Place {  // pinned
     Submitted submitted;
-    TensorView results;  // [kNumStepResults] fp64, pinned
-    TensorView cells;    // [kNumCells] fp64, pinned: what this rank brings, then what all ranks have
     std::unique_ptr<Event> arrived;
   };
-  void lay_out_host(Arena& arena);
 
   RankContext& rank_;
   const ProcessGrid& grid_;

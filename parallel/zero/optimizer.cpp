@@ -44,8 +44,9 @@ Optimizer::Optimizer(RankContext& rank, const ProcessGrid& grid, Stream& stream,
     blocks_of_.push_back(num_blocks);
     num_blocks += entry.parameter->tied_copy ? 0 : num_norm_blocks(entry.parameter->grad.num_elements());
   }
-  block_sums_ = Tensor(rank.device, DType::kF64, {num_blocks}, "norm of tensors by blocks");
-  scalars_ = Tensor(rank.device, DType::kF64, {kernels::kNumUpdateScalars}, "scalars of the update");
+  block_sums_ = Tensor(rank.device, DType::kF64, {num_blocks}, "norm of tensors by blocks", MemoryItem::kWorkspace);
+  scalars_ =
+      Tensor(rank.device, DType::kF64, {kernels::kNumUpdateScalars}, "scalars of the update", MemoryItem::kWorkspace);
   place_tensors(rank.device);
   allocate_state(rank.device);
 }
@@ -61,7 +62,7 @@ void Optimizer::place_tensors(Device& device) {
       rows_of_stage[static_cast<size_t>(grid_.coordinate().pipeline)] += entry.parameter->tied_copy ? 0 : 1;
     }
   }
-  const Tensor on_device(device, DType::kI64, {num_stages}, "tensors by stage");
+  const Tensor on_device(device, DType::kI64, {num_stages}, "tensors by stage", MemoryItem::kWorkspace);
   HostCopy copy(device);
   copy.to_device(on_device.view().data, rows_of_stage.data(), on_device.view().bytes());
   grid_.model().all_reduce(on_device, ReduceOp::kSum, stream_).wait(stream_);
@@ -78,7 +79,8 @@ void Optimizer::place_tensors(Device& device) {
     sum_index_.push_back(static_cast<size_t>(first_row));
     first_row += entry.parameter->tied_copy ? 0 : 1;
   }
-  tensor_sums_ = Tensor(device, DType::kF64, {num_rows, grid_.shape().tensor}, "norm by tensors");
+  tensor_sums_ =
+      Tensor(device, DType::kF64, {num_rows, grid_.shape().tensor}, "norm by tensors", MemoryItem::kWorkspace);
 }
 
 // Each kind of state is one flat range, padding included, so that every data rank needs the same.
@@ -86,7 +88,7 @@ void Optimizer::allocate_state(Device& device) {
   const DType stat = kernels::stat_dtype(store_.dtype());
   const int64_t num_owned = store_.layout().num_owned();
   const auto allocate = [&](Buffer& buffer, int64_t kinds, const char* what) {
-    buffer = device.allocate(static_cast<size_t>(kinds * num_owned) * dtype_bytes(stat), what);
+    buffer = device.allocate(static_cast<size_t>(kinds * num_owned) * dtype_bytes(stat), what, MemoryItem::kOptimizer);
     stream_.fill_zero(buffer.data(), buffer.bytes());
   };
   if (has_moments()) {

@@ -120,16 +120,16 @@ ParameterStore::ParameterStore(Device& device, const ProcessGrid& grid, const st
 
 void ParameterStore::allocate() {
   const StoreBytes bytes = store_bytes(layout_, dtype_);
-  const auto take = [&](int64_t size, const char* what) {
-    Buffer buffer = device_.allocate(static_cast<size_t>(size), what);
+  const auto take = [&](int64_t size, const char* what, MemoryItem item) {
+    Buffer buffer = device_.allocate(static_cast<size_t>(size), what, item);
     set_zero(device_, buffer);
     return buffer;
   };
-  values_ = take(bytes.values, "parameters");
-  gathered_ = take(bytes.gathered, "parameters of two layers, gathered");
-  grads_ = take(bytes.grads, "gradients");
-  staged_ = take(bytes.staged, "gradients of two layers, as layers write them");
-  sent_ = take(bytes.sent, "gradients of two layers, on their way");
+  values_ = take(bytes.values, "parameters", MemoryItem::kParameters);
+  gathered_ = take(bytes.gathered, "parameters of two layers, gathered", MemoryItem::kGatheredParameters);
+  grads_ = take(bytes.grads, "gradients", MemoryItem::kGradients);
+  staged_ = take(bytes.staged, "gradients of two layers, as layers write them", MemoryItem::kGradientStaging);
+  sent_ = take(bytes.sent, "gradients of two layers, on their way", MemoryItem::kGradientStaging);
 }
 
 void ParameterStore::bind() {

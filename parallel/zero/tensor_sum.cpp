@@ -20,8 +20,8 @@ TensorSum::TensorSum(Device& device, Communicator& tensor, const std::vector<std
     std::ranges::copy_if(set, std::back_inserter(marked), &Parameter::sum_over_tensor);
     element = marked.empty() ? element : dtype_bytes(marked.front()->grad.dtype);
   }
-  packed_ =
-      device.allocate(static_cast<size_t>(most_packed(sets)) * element, "gradients on their way over the tensor axis");
+  packed_ = device.allocate(static_cast<size_t>(most_packed(sets)) * element,
+                            "gradients on their way over the tensor axis", MemoryItem::kGradientStaging);
 }
 
 void TensorSum::sum(size_t set, Stream& stream) {

@@ -9,6 +9,7 @@ namespace ashlar {
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(device_, other.device_);
   std::swap(kind_, other.kind_);
+  std::swap(item_, other.item_);
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   return *this;
@@ -16,14 +17,12 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 Buffer::~Buffer() {
   if (data_ != nullptr) {
-    if (kind_ == MemoryKind::kDevice) {
-      device_->allocated_bytes_ -= static_cast<int64_t>(bytes_);
-    }
+    device_->counts_[static_cast<size_t>(kind_)].add(item_, -static_cast<int64_t>(bytes_));
     device_->free_bytes(kind_, data_, bytes_);
   }
 }
 
-Buffer Device::allocate(size_t bytes, const std::string& what) {
+Buffer Device::allocate(size_t bytes, const std::string& what, MemoryItem item) {
   if (bytes == 0) {
     return {};
   }
@@ -33,11 +32,11 @@ Buffer Device::allocate(size_t bytes, const std::string& what) {
           "--micro-batch-size or a smaller model",
           what, bytes, allocated_bytes());
   ++num_allocations_;
-  allocated_bytes_ += static_cast<int64_t>(bytes);
-  return Buffer(this, MemoryKind::kDevice, data, bytes);
+  counts_[static_cast<size_t>(MemoryKind::kDevice)].add(item, static_cast<int64_t>(bytes));
+  return Buffer(this, MemoryKind::kDevice, item, data, bytes);
 }
 
-Buffer Device::allocate_host(size_t bytes, const std::string& what) {
+Buffer Device::allocate_host(size_t bytes, const std::string& what, MemoryItem item) {
   if (bytes == 0) {
     return {};
   }
@@ -47,7 +46,8 @@ Buffer Device::allocate_host(size_t bytes, const std::string& what) {
           "locked-memory limit (ulimit -l)",
           what, bytes);
   ++num_allocations_;
-  return Buffer(this, MemoryKind::kHost, data, bytes);
+  counts_[static_cast<size_t>(MemoryKind::kHost)].add(item, static_cast<int64_t>(bytes));
+  return Buffer(this, MemoryKind::kHost, item, data, bytes);
 }
 
 }  // namespace ashlar

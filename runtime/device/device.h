@@ -9,6 +9,8 @@
 #include <optional>
 #include <string>
 
+#include "runtime/device/memory_count.h"
+
 namespace ashlar {
 
 enum class DeviceKind { kCpu, kCuda };
@@ -27,8 +29,8 @@ class Device;
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Device* device, MemoryKind kind, std::byte* data, size_t bytes)
-      : device_(device), kind_(kind), data_(data), bytes_(bytes) {}
+  Buffer(Device* device, MemoryKind kind, MemoryItem item, std::byte* data, size_t bytes)
+      : device_(device), kind_(kind), item_(item), data_(data), bytes_(bytes) {}
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
   Buffer(const Buffer&) = delete;
@@ -41,6 +43,7 @@ class Buffer {
  private:
   Device* device_ = nullptr;
   MemoryKind kind_ = MemoryKind::kDevice;
+  MemoryItem item_ = MemoryItem::kOther;
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
 };
@@ -85,19 +88,22 @@ class Device {
   }
   virtual std::unique_ptr<Event> create_event() = 0;
 
-  // Blocks the host. `what` names the use in the out-of-memory error.
-  Buffer allocate(size_t bytes, const std::string& what);
+  // Blocks the host. `what` names the use in the out-of-memory error, `item` in what plans and reports tell.
+  Buffer allocate(size_t bytes, const std::string& what, MemoryItem item = MemoryItem::kOther);
 
   // Blocks the host. Memory that the host reads and writes and that this device's streams copy to and from on their
   // own: pinned for a GPU, ordinary memory for the CPU.
-  Buffer allocate_host(size_t bytes, const std::string& what);
+  Buffer allocate_host(size_t bytes, const std::string& what, MemoryItem item = MemoryItem::kOther);
 
   // Device memory that no process holds now; empty where it is the host's.
   virtual std::optional<int64_t> unheld_bytes() const { return std::nullopt; }
 
   // Allocations of both kinds since start, so that a test can see that a step makes none.
   int64_t num_allocations() const { return num_allocations_.load(); }
-  int64_t allocated_bytes() const { return allocated_bytes_.load(); }  // of device memory, now
+  int64_t allocated_bytes() const { return memory_uses(MemoryKind::kDevice).total.now; }
+  // Bytes now and at most since start. Memory that goes past allocate() is not in it: what libraries take for
+  // themselves, and the host's ordinary memory.
+  MemoryUses memory_uses(MemoryKind kind) const { return counts_[static_cast<size_t>(kind)].uses(); }
 
  protected:
   virtual std::unique_ptr<Stream> make_stream(StreamPriority priority) = 0;
@@ -107,7 +113,7 @@ class Device {
  private:
   friend class Buffer;
   std::atomic<int64_t> num_allocations_{0};
-  std::atomic<int64_t> allocated_bytes_{0};
+  std::array<MemoryCount, 2> counts_;  // by MemoryKind
 };
 
 }  // namespace ashlar

@@ -38,6 +38,30 @@ struct ValidationMetrics {
   double perplexity() const;
 };
 
+// Where a run stands when it starts.
+struct RunMetrics {
+  int64_t step = 0;    // updates done before it
+  std::string device;  // of rank 0
+  int num_ranks = 1;
+  std::string grid;
+  int64_t num_parameters = 0;
+};
+
+// Memory of the rank that held most of it, when a run ends.
+struct MemoryMetrics {
+  struct Item {
+    std::string name;
+    bool on_host = false;  // memory of the host, not of the device
+    int64_t planned_bytes = 0;
+    int64_t peak_bytes = 0;
+  };
+  int64_t step = 0;
+  int rank = 0;
+  int64_t planned_bytes = 0;  // of the device
+  int64_t peak_bytes = 0;
+  std::vector<Item> items;
+};
+
 // Pure. Megatron's line, without a newline; the throughput part only where model_tflops is known. `when` is shown in
 // local time with microseconds.
 std::string console_line(const StepMetrics& metrics, std::chrono::system_clock::time_point when);

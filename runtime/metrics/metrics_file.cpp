@@ -98,6 +98,26 @@ void MetricsFile::write(const ValidationMetrics& m) {
   write_line(object.dump());
 }
 
+void MetricsFile::write(const RunMetrics& m) {
+  const Json object = {{"kind", "run"},        {"step", m.step}, {"device", m.device},
+                       {"ranks", m.num_ranks}, {"grid", m.grid}, {"parameters", m.num_parameters}};
+  write_line(object.dump());
+}
+
+void MetricsFile::write(const MemoryMetrics& m) {
+  Json items = Json::array();
+  for (const MemoryMetrics::Item& item : m.items) {
+    items.push_back({{"name", item.name},
+                     {"on_host", item.on_host},
+                     {"planned_bytes", item.planned_bytes},
+                     {"peak_bytes", item.peak_bytes}});
+  }
+  const Json object = {
+      {"kind", "memory"},           {"step", m.step},           {"rank", m.rank}, {"planned_bytes", m.planned_bytes},
+      {"peak_bytes", m.peak_bytes}, {"items", std::move(items)}};
+  write_line(object.dump());
+}
+
 void MetricsFile::write_line(const std::string& line) {
   const bool written = std::fputs(line.c_str(), file_.get()) >= 0 && std::fputc('\n', file_.get()) != EOF &&
                        std::fflush(file_.get()) == 0;

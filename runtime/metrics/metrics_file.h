@@ -4,6 +4,9 @@
 //    "step_time_s":..,"tokens_per_s":..,"model_tflops":..,"flop_formula":"..","weight_hash":["0123456789abcdef",..]}
 //   in fp16 also "loss_scale":..,"skipped_iterations":..,"nan_iterations":.. (since the run's first step)
 //   {"kind":"validation","step":100,"loss":..,"perplexity":..}
+//   {"kind":"run","step":0,"device":"CPU","ranks":4,"grid":"..","parameters":..}       at each start
+//   {"kind":"memory","step":100,"rank":0,"planned_bytes":..,"peak_bytes":..,
+//    "items":[{"name":"gradients","on_host":false,"planned_bytes":..,"peak_bytes":..},..]}    at the end
 //
 // Numbers round-trip. JSON has no NaN and no infinity: they are the strings "nan", "inf" and "-inf".
 #pragma once
@@ -27,6 +30,8 @@ class MetricsFile {
   // Blocks the host. Appends one line and flushes it. Throws Error(kUsage) when the disk refuses it.
   void write(const StepMetrics& metrics);
   void write(const ValidationMetrics& metrics);
+  void write(const RunMetrics& metrics);
+  void write(const MemoryMetrics& metrics);
 
  private:
   struct Close {

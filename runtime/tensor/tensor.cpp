@@ -43,8 +43,8 @@ TensorView take_tensor(Arena& arena, DType dtype, Shape shape) {
   return {arena.take(static_cast<size_t>(shape.num_elements()) * dtype_bytes(dtype)), dtype, shape};
 }
 
-Tensor::Tensor(Device& device, DType dtype, Shape shape, const std::string& what)
-    : buffer_(device.allocate(static_cast<size_t>(shape.num_elements()) * dtype_bytes(dtype), what)),
+Tensor::Tensor(Device& device, DType dtype, Shape shape, const std::string& what, MemoryItem item)
+    : buffer_(device.allocate(static_cast<size_t>(shape.num_elements()) * dtype_bytes(dtype), what, item)),
       view_{buffer_.data(), dtype, shape} {}
 
 }  // namespace ashlar

@@ -61,7 +61,7 @@ class Tensor {
  public:
   Tensor() = default;
   // Blocks the host. Not zeroed.
-  Tensor(Device& device, DType dtype, Shape shape, const std::string& what);
+  Tensor(Device& device, DType dtype, Shape shape, const std::string& what, MemoryItem item = MemoryItem::kOther);
 
   TensorView view() const { return view_; }
   operator TensorView() const { return view_; }       // NOLINT

@@ -82,7 +82,7 @@ TEST_F(GpuStart, AWorldThatIsNoMultipleOfTheGrid) {
 
 TEST_F(GpuStart, MoreThanTheMemoryOfAGpu) {
   expect_refused(start(2, "--device cuda --distributed-backend staged", {{"ASHLAR_STANDIN_MIB", "512"}}),
-                 {"(rank 0): 512.0 MiB are free on the GPU GPU-", "1.0 GiB a rank for CUDA"});
+                 {"(rank 0): 536.9 MB are free on the GPU GPU-", "1.1 GB a rank for CUDA"});
 }
 
 TEST_F(GpuStart, SizesThatKernelsDoNotTake) {

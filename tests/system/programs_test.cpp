@@ -59,7 +59,8 @@ TEST_F(Programs, DryRunOfAModelThatFitsNowhere) {
             HasSubstr("6 x parameters x tokens = 8.24e+22 FLOPs: 6.63 days")));
   expect_error(pretrain(1, large.with("--pipeline-schedule gpipe --memory-limit-gb 10")), ErrorCode::kUsage,
                {"--memory-limit-gb 10: a rank of stage 3 needs 209.91 GB", "largest item: activations",
-                "cheapest change that fits: --pipeline-schedule 1f1b --micro-batch-size 1 --bf16"});
+                "cheapest change that fits: --pipeline-schedule 1f1b --zero-stage 1 --recompute-granularity selective "
+                "--micro-batch-size 2"});
 }
 
 TEST_F(Programs, ConfigFile) {

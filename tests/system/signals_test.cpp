@@ -33,6 +33,7 @@ class Signals : public SystemTest {
               1)
         << ended.out;
     EXPECT_EQ(steps_of("metrics.jsonl").back().step, saved);
+    EXPECT_EQ(count(ended.out, ", the fullest\n"), 1) << ended.out;  // memory as planned and measured, of all ranks
   }
   size_t steps_of_if_there(const std::string& name) const {
     return std::filesystem::exists(path(name)) ? steps_of(name).size() : 0;

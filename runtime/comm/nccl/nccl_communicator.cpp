@@ -22,8 +22,8 @@ NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclRank> rank, ncclComm_t co
   lanes_.push_back(std::make_unique<NcclLane>(*nccl_rank_, comm, group, nccl_rank_->collective_stream(), record_slot(),
                                               [this](uint64_t ticket) { ended(ticket); }));
   const size_t bytes = 2 * sizeof(int64_t) * (group.world_ranks.size() + 1);
-  scratch_ = nccl_rank_->device().allocate(bytes, "scratch of a communicator");
-  host_scratch_ = nccl_rank_->device().allocate_host(bytes, "scratch of a communicator");
+  scratch_ = nccl_rank_->device().allocate(bytes, "scratch of a communicator", MemoryItem::kCommunication);
+  host_scratch_ = nccl_rank_->device().allocate_host(bytes, "scratch of a communicator", MemoryItem::kCommunication);
 }
 
 // In an orderly end all ranks come here, and end each communicator together. An error leaves without the others.

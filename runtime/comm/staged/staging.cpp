@@ -7,7 +7,8 @@ namespace ashlar {
 
 Staging::Staging(Device& device, size_t chunk_bytes) : device_(device), chunk_bytes_(chunk_bytes) {
   for (StagingBlock& chunk : chunks_) {
-    chunk = {device.allocate_host(chunk_bytes, "the staged communicator's chunks"), device.create_event()};
+    chunk = {device.allocate_host(chunk_bytes, "the staged communicator's chunks", MemoryItem::kCommunication),
+             device.create_event()};
   }
 }
 
@@ -24,7 +25,8 @@ std::unique_ptr<StagingBlock> Staging::take(size_t bytes) {
     return block;
   }
   auto block = std::make_unique<StagingBlock>();
-  block->buffer = device_.allocate_host(std::bit_ceil(bytes), "the staged communicator's messages");
+  block->buffer =
+      device_.allocate_host(std::bit_ceil(bytes), "the staged communicator's messages", MemoryItem::kCommunication);
   block->last_use = device_.create_event();
   return block;
 }

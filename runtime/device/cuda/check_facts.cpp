@@ -44,9 +44,8 @@ std::string place_text(const Ranks& ranks) {
 }
 
 std::string bytes_text(int64_t bytes) {
-  constexpr double kMiB = 1 << 20;
-  const double mib = static_cast<double>(bytes) / kMiB;
-  return mib < 1024 ? fmt::format("{:.1f} MiB", mib) : fmt::format("{:.1f} GiB", mib / 1024);
+  const double megabytes = static_cast<double>(bytes) / 1e6;
+  return megabytes < 1000 ? fmt::format("{:.1f} MB", megabytes) : fmt::format("{:.1f} GB", megabytes / 1000);
 }
 
 namespace {
@@ -56,8 +55,8 @@ std::string version_text(int version) {
 }
 
 std::string gpu_text(const RankFacts& rank) {
-  return fmt::format("{}, {:.1f} GiB, compute capability {}.{}", rank.name,
-                     static_cast<double>(rank.memory_bytes) / (1 << 30), rank.compute_major, rank.compute_minor);
+  return fmt::format("{}, {}, compute capability {}.{}", rank.name, bytes_text(rank.memory_bytes), rank.compute_major,
+                     rank.compute_minor);
 }
 
 constexpr const char* kNoGpuAdvice =

@@ -16,7 +16,7 @@ using Ranks = std::vector<const RankFacts*>;
 
 std::string rank_text(const Ranks& ranks);   // "rank 3", "ranks 0-7, 9"
 std::string place_text(const Ranks& ranks);  // "host node1 (ranks 0-7)", "hosts node1, node2 (ranks 0-15)"
-std::string bytes_text(int64_t bytes);       // "1.5 GiB"
+std::string bytes_text(int64_t bytes);       // "1.5 GB", of 10^9 bytes
 
 // Ranks in groups of equal keys, the groups in ascending order of keys.
 template <typename Key>

@@ -19,15 +19,14 @@ void expect_plan_is_allocated(const TrainOptions& options, const GridShape& grid
             [&](RankContext& rank) {
               Training training(rank, resolved);
               const RankMemory& planned = plan[static_cast<size_t>(training.grid.coordinate().pipeline)];
-              EXPECT_EQ(planned.total(), rank.device.allocated_bytes())
-                  << grid.text() << " " << (backend == DeviceBackend::kNccl ? "nccl" : "staged") << " rank "
-                  << rank.world.rank();
-              EXPECT_EQ(planned.of(MemoryItem::kParameters), static_cast<int64_t>(training.store.value_bytes()));
-              EXPECT_EQ(planned.of(MemoryItem::kOptimizer), static_cast<int64_t>(training.optimizer.state_bytes()));
-              EXPECT_EQ(planned.of(MemoryItem::kActivations),
-                        static_cast<int64_t>(training.executor.bytes().activations));
-              EXPECT_EQ(planned.of(MemoryItem::kActivationGradients),
-                        static_cast<int64_t>(training.executor.bytes().gradients));
+              const std::string where = fmt::format(
+                  "{} {} rank {}", grid.text(), backend == DeviceBackend::kNccl ? "nccl" : "staged", rank.world.rank());
+              const MemoryUses uses = rank.device.memory_uses(MemoryKind::kDevice);
+              for (size_t item = 0; item < kNumMemoryItems; ++item) {
+                EXPECT_EQ(planned.bytes[item], uses.items[item].now)
+                    << where << ": " << memory_item_name(static_cast<MemoryItem>(item));
+              }
+              EXPECT_EQ(planned.total(), uses.total.peak) << where;
               EXPECT_GT(planned.of(MemoryItem::kKernels), 0);
               EXPECT_EQ(planned.of(MemoryItem::kCommunication) > 0, backend == DeviceBackend::kNccl);
             },

@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <iterator>
+#include <set>
+#include <sstream>
+
 #include "parallel/plan/memory.h"
 #include "parallel/train/run_shape_of.h"
 #include "runtime/base/error.h"
@@ -15,6 +19,7 @@ namespace {
 using namespace test;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 int64_t fullest_bytes(const TrainOptions& options) {
   const std::vector<RankMemory> stages = plan_memory(run_shape_of(options, {}));
@@ -46,36 +51,102 @@ TEST(MemoryLimit, ProposesTheCheapestChange) {
   const TrainOptions options = gpipe_of_four();
   const int64_t one_f_one_b = fullest_bytes(changed(options, "1f1b", 4, false, {1, 2, 1}));
   const int64_t small = fullest_bytes(changed(options, "1f1b", 1, false, {1, 2, 1}));
-  const int64_t bf16 = fullest_bytes(changed(options, "1f1b", 1, true, {1, 2, 1}));
+  TrainOptions selective = options;
+  selective.recompute_granularity = "selective";
+  const int64_t smaller = fullest_bytes(changed(selective, "1f1b", 1, false, {1, 2, 1}));
   ASSERT_LT(one_f_one_b, fullest_bytes(options));
   ASSERT_LT(small, one_f_one_b);
+  ASSERT_LT(smaller, small);
   EXPECT_EQ(change_for(options, one_f_one_b), "--pipeline-schedule 1f1b");
   EXPECT_EQ(change_for(options, small), "--pipeline-schedule 1f1b --micro-batch-size 1");
-  ASSERT_LT(bf16, small);
-  EXPECT_EQ(change_for(options, bf16), "--pipeline-schedule 1f1b --micro-batch-size 1 --bf16");
+  EXPECT_EQ(change_for(options, smaller),
+            "--pipeline-schedule 1f1b --recompute-granularity selective --micro-batch-size 1");
   EXPECT_EQ(change_for(options, 1000), "nothing");
   EXPECT_EQ(cheapest_fit(options, {}, small)->bytes, small);
 }
 
-TEST(MemoryLimit, SplitsTheModelFurtherWhereNothingElseFits) {
-  // One sample at a time already: what is left are bf16 and the grid, of the four data ranks first.
+// One sample at a time, and parameters are most of it: what the data ranks can share out, then the grid.
+TEST(MemoryLimit, SharesOutAndSplitsFurther) {
   TrainOptions options = tiny_options();
-  options.hidden_size = 64;
-  options.seq_length = 256;
-  options = with_grid(options, {1, 1, 4});
-  const int64_t bf16 = fullest_bytes(changed(options, "1f1b", 1, true, {1, 1, 4}));
-  const int64_t four = fullest_bytes(changed(options, "1f1b", 1, true, {4, 1, 1}));
-  ASSERT_LT(four, bf16);
-  EXPECT_EQ(change_for(options, bf16), "--bf16");
-  EXPECT_EQ(change_for(options, four), "--bf16 --tensor-model-parallel-size 4");
-  EXPECT_THAT(change_for(options, four * 2 / 3), AllOf(HasSubstr("-model-parallel-size"), testing::EndsWith(" ranks")));
-  // Where parameters are most of it, bf16 with its fp32 masters takes more: the grid alone.
+  options.hidden_size = 256;  // much more than the padding of shards
   options.seq_length = 1;
   options.max_position_embeddings = 1;
+  options.pipeline_schedule = "gpipe";
   options = with_grid(options, {1, 1, 4});
-  const int64_t two = fullest_bytes(changed(options, "1f1b", 1, false, {1, 2, 2}));
-  ASSERT_LT(two, fullest_bytes(changed(options, "1f1b", 1, true, {1, 2, 2})));
-  EXPECT_EQ(change_for(options, two), "--pipeline-model-parallel-size 2");
+  TrainOptions shared = options;
+  shared.zero_stage = 1;
+  const int64_t stage_1 = fullest_bytes(changed(shared, "gpipe", 1, false, {1, 1, 4}));
+  ASSERT_LT(stage_1, fullest_bytes(options));
+  EXPECT_EQ(change_for(options, stage_1), "--zero-stage 1");
+  options.use_distributed_optimizer = true;
+  EXPECT_EQ(change_for(options, stage_1), "");  // as it is
+  options.use_distributed_optimizer = false;
+  EXPECT_THAT(change_for(options, stage_1 / 8), AllOf(HasSubstr("-model-parallel-size"), testing::EndsWith(" ranks")));
+}
+
+// The flags `given`, with those of `change` in their place.
+std::string with_flags(const std::string& given, const std::string& change) {
+  std::istringstream words(given);
+  std::string flags = change;
+  bool is_replaced = false;
+  for (std::string word; words >> word;) {
+    if (word.starts_with("--")) {
+      is_replaced = (change + " ").find(word + " ") != std::string::npos;
+    }
+    flags += is_replaced ? "" : " " + word;
+  }
+  return flags;
+}
+
+// Whatever is proposed fits when it is given in place of the flags before, and needs what was said.
+TEST(MemoryLimit, FlagsFitWhenGivenAgain) {
+  const std::string model =
+      "--num-layers 8 --num-attention-heads 8 --tokenizer-type NullTokenizer --vocab-size 500 --mock-data "
+      "--train-iters 1 --lr 1e-3";
+  const std::vector<std::string> shapes{
+      "--hidden-size 32 --seq-length 64 --micro-batch-size 8 --global-batch-size 64 --pipeline-schedule gpipe",
+      "--hidden-size 128 --seq-length 16 --micro-batch-size 2 --global-batch-size 64",
+      "--hidden-size 64 --seq-length 32 --micro-batch-size 6 --global-batch-size 96 --bf16",
+      "--hidden-size 64 --seq-length 128 --micro-batch-size 4 --global-batch-size 64 --recompute-granularity selective",
+      "--hidden-size 64 --seq-length 32 --micro-batch-size 4 --global-batch-size 64 --use-distributed-optimizer",
+      "--hidden-size 64 --seq-length 32 --micro-batch-size 4 --global-batch-size 64 --optimizer sgd --zero-stage 1"};
+  const std::vector<std::string> grids{"", "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2",
+                                       "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4"};
+  const auto resolved = [](const std::string& flags, int num_ranks) {
+    std::istringstream words(flags);
+    return resolve_options(
+        parse_train_options({std::istream_iterator<std::string>(words), std::istream_iterator<std::string>()}).options,
+        num_ranks);
+  };
+  int num_proposals = 0;
+  std::set<std::string> proposals;
+  for (const std::string& shape : shapes) {
+    for (const std::string& grid : grids) {
+      const std::string given = fmt::format("{} {} {}", model, shape, grid);
+      const TrainOptions options = resolved(given, 8);
+      const int64_t needed = fullest_bytes(options);
+      for (const double part : {0.95, 0.7, 0.4, 0.2, 0.05}) {
+        const auto limit = static_cast<int64_t>(part * static_cast<double>(needed));
+        const auto change = cheapest_fit(options, {}, limit);
+        if (!change) {
+          continue;
+        }
+        ++num_proposals;
+        proposals.insert(change->flags);
+        std::string flags = change->flags;
+        int num_ranks = 8;
+        if (const size_t on = flags.find(" on "); on != std::string::npos) {
+          num_ranks = std::stoi(flags.substr(on + 4));
+          flags = flags.substr(0, on);
+        }
+        const int64_t now = fullest_bytes(resolved(with_flags(given, flags), num_ranks));
+        EXPECT_LE(now, limit) << given << ": " << change->flags;
+        EXPECT_EQ(now, change->bytes) << given << ": " << change->flags;
+      }
+    }
+  }
+  EXPECT_GE(num_proposals, 90);
+  EXPECT_GE(proposals.size(), 15u);
 }
 
 TEST(MemoryLimit, RefusesWithTableAndAdvice) {
@@ -93,6 +164,12 @@ TEST(MemoryLimit, RefusesWithTableAndAdvice) {
                 AllOf(HasSubstr("--memory-limit-gb 0.01"), HasSubstr("a rank of stage 1 needs"), HasSubstr("stage 0"),
                       HasSubstr("optimizer state"), HasSubstr("total"), HasSubstr("largest item: activations"),
                       HasSubstr("cheapest change that fits: --pipeline-schedule 1f1b (then ")));
+  }
+  try {
+    check_memory_limit(options, {}, TableIs::kShown);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("largest item: "), Not(HasSubstr("optimizer state"))));
   }
   options.memory_limit_gb = 1e-9;
   EXPECT_THROW(check_memory_limit(options, {}), Error);

@@ -3,6 +3,9 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <set>
+#include <thread>
+#include <vector>
 
 #include "runtime/base/error.h"
 #include "runtime/device/arena.h"
@@ -96,6 +99,57 @@ TEST(Device, HostMemoryCountsAsAnAllocationButNotAsDeviceMemory) {
     EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("losses read back"), testing::HasSubstr("2000"),
                                              testing::HasSubstr("ulimit -l")));
   }
+}
+
+TEST(Device, KnowsWhatMemoryIsForNowAndAtMost) {
+  FakeDevice device;
+  const Buffer weights = device.allocate(600, "weights", MemoryItem::kParameters);
+  const Buffer pinned = device.allocate_host(50, "tokens", MemoryItem::kBatches);
+  { const Buffer once = device.allocate(300, "a pass", MemoryItem::kWorkspace); }
+  Buffer state = device.allocate(200, "moments", MemoryItem::kOptimizer);
+  const Buffer moved = std::move(state);
+  const Buffer plain = device.allocate(7, "a test");
+  const MemoryUses uses = device.memory_uses(MemoryKind::kDevice);
+  EXPECT_EQ(uses.of(MemoryItem::kParameters).now, 600);
+  EXPECT_EQ(uses.of(MemoryItem::kWorkspace).now, 0);
+  EXPECT_EQ(uses.of(MemoryItem::kWorkspace).peak, 300);
+  EXPECT_EQ(uses.of(MemoryItem::kOptimizer).now, 200);
+  EXPECT_EQ(uses.of(MemoryItem::kOther).now, 7);
+  EXPECT_EQ(uses.of(MemoryItem::kBatches).peak, 0);
+  EXPECT_EQ(uses.total.now, 807);
+  EXPECT_EQ(uses.total.peak, 900);  // not the sum of the items' peaks
+  EXPECT_EQ(device.memory_uses(MemoryKind::kHost).of(MemoryItem::kBatches).now, 50);
+  EXPECT_EQ(device.memory_uses(MemoryKind::kHost).total.peak, 50);
+}
+
+TEST(MemoryCount, ThreadsLoseNothing) {
+  MemoryCount count;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&] {
+      for (int turn = 0; turn < 1000; ++turn) {
+        count.add(MemoryItem::kActivations, 3);
+        count.add(MemoryItem::kActivations, -2);
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  const MemoryUses uses = count.uses();
+  EXPECT_EQ(uses.of(MemoryItem::kActivations).now, 4000);
+  EXPECT_EQ(uses.total.now, 4000);
+  EXPECT_GE(uses.total.peak, 4000);
+  EXPECT_LE(uses.total.peak, 4000 + 4 * 2);
+}
+
+TEST(MemoryItem, EachHasANameOfItsOwn) {
+  std::set<std::string> names;
+  for (size_t item = 0; item < kNumMemoryItems; ++item) {
+    names.insert(memory_item_name(static_cast<MemoryItem>(item)));
+  }
+  EXPECT_EQ(names.size(), kNumMemoryItems);
+  EXPECT_STREQ(memory_item_name(MemoryItem::kOther), "other");
 }
 
 TEST(Buffer, MovesItsMemoryAndFreesItOnce) {

@@ -183,8 +183,8 @@ TEST(WarnDeviceFacts, GpusOfSeveralKinds) {
   ranks[3].name = "NVIDIA H200";
   EXPECT_THAT(
       warn_device_facts(ranks),
-      ElementsAre(AllOf(HasSubstr("ranks 0, 2: NVIDIA A100-SXM4-80GB, 80.0 GiB, compute capability 8.0"),
-                        HasSubstr("rank 1: NVIDIA A100-SXM4-80GB, 40.0 GiB"), HasSubstr("rank 3: NVIDIA H200"))));
+      ElementsAre(AllOf(HasSubstr("ranks 0, 2: NVIDIA A100-SXM4-80GB, 85.9 GB, compute capability 8.0"),
+                        HasSubstr("rank 1: NVIDIA A100-SXM4-80GB, 42.9 GB"), HasSubstr("rank 3: NVIDIA H200"))));
 }
 
 TEST(ChooseCudaDevice, ByTheNumberOnTheHost) {

@@ -62,8 +62,8 @@ TEST(CheckGpus, FreeMemoryAgainstThePlan) {
   ranks[1].free_bytes = int64_t{41} << 30;
   EXPECT_THAT(check_device_facts(ranks), IsEmpty());  // the plan and 1 GiB, to the byte
   --ranks[1].free_bytes;
-  expect_problem(ranks, {}, "host node0 (rank 1)", "41.0 GiB are free", "41.0 GiB are needed",
-                 "39.0 GiB of its 80.0 GiB are in use", "--micro-batch-size");
+  expect_problem(ranks, {}, "host node0 (rank 1)", "44.0 GB are free", "44.0 GB are needed",
+                 "41.9 GB of its 85.9 GB are in use", "--micro-batch-size");
 }
 
 TEST(CheckGpus, RanksThatShareAGpuShareItsMemory) {
@@ -72,7 +72,7 @@ TEST(CheckGpus, RanksThatShareAGpuShareItsMemory) {
   for (RankFacts& rank : ranks) {
     rank.needed_bytes = int64_t{40} << 30;
   }
-  expect_problem(ranks, {.nccl = false}, "host node0 (ranks 0-1)", "79.0 GiB are free", "82.0 GiB are needed");
+  expect_problem(ranks, {.nccl = false}, "host node0 (ranks 0-1)", "84.8 GB are free", "88.0 GB are needed");
   for (RankFacts& rank : ranks) {
     rank.needed_bytes = int64_t{30} << 30;
   }
@@ -128,7 +128,7 @@ TEST(CheckLimits, LockedMemoryWithInfiniBand) {
   for (const int rank : {2, 3}) {
     ranks[rank].locked_bytes = 64 * kMiB - 1;
   }
-  expect_problem(ranks, {}, "host node1 (ranks 2-3)", "may lock 64.0 MiB", "ulimit -l unlimited", "ibv_reg_mr");
+  expect_problem(ranks, {}, "host node1 (ranks 2-3)", "may lock 67.1 MB", "ulimit -l unlimited", "ibv_reg_mr");
   for (const int rank : {2, 3}) {
     ranks[rank].has_infiniband = false;
   }
@@ -140,7 +140,7 @@ TEST(CheckLimits, SharedMemory) {
   ranks[0].shared_bytes = ranks[1].shared_bytes = 128 * kMiB;
   EXPECT_THAT(check_device_facts(ranks), IsEmpty());
   ranks[0].shared_bytes = ranks[1].shared_bytes = 64 * kMiB;  // what docker gives
-  expect_problem(ranks, {}, "host node0 (ranks 0-1)", "64.0 MiB are free in /dev/shm", "2 ranks need 128.0 MiB",
+  expect_problem(ranks, {}, "host node0 (ranks 0-1)", "67.1 MB are free in /dev/shm", "2 ranks need 134.2 MB",
                  "--shm-size=1g");
 }
 

@@ -1,0 +1,84 @@
+// Runs of many kinds: what their ranks hold at most is what the plan said before the first step, to the byte.
+#include <gtest/gtest.h>
+
+#include "parallel/train/run_shape_of.h"
+#include "tests/parallel/plan/planned_peak.h"
+#include "tests/parallel/train/run_trace.h"
+
+namespace ashlar {
+namespace {
+
+using namespace test;
+
+struct Combination {
+  int zero_stage = 0;
+  const char* schedule = "1f1b";
+  const char* recompute = "";  // --recompute-granularity
+  bool bf16 = false;
+  GridShape grid{};
+  const char* grad_reduce = "";
+
+  std::string text() const {
+    return fmt::format(
+        "--zero-stage {} --pipeline-schedule {} --recompute-granularity '{}' --grad-reduce '{}' {} on {}", zero_stage,
+        schedule, recompute, grad_reduce, bf16 ? "--bf16" : "", grid.text());
+  }
+};
+
+TrainOptions options_of(const Combination& combination) {
+  TrainOptions options = model_xs();
+  options.zero_stage = combination.zero_stage;
+  options.pipeline_schedule = combination.schedule;
+  options.recompute_granularity = combination.recompute;
+  if (options.recompute_granularity == "full") {
+    options.recompute_method = "uniform";
+  }
+  options.bf16 = combination.bf16;
+  options.grad_reduce = combination.grad_reduce;
+  return options;
+}
+
+// Three steps and an evaluation, so that whatever comes and goes within a run has come and gone.
+void run(const Combination& combination) {
+  const TrainOptions options = with_grid(options_of(combination), combination.grid);
+  const std::vector<RankMemory> plan = plan_memory(run_shape_of(options, {}));
+  const TinySource source(options.seq_length, options.vocab_size);
+  run_ranks(combination.grid.num_ranks(), [&](RankContext& rank) {
+    Training training(rank, options);
+    for (int step = 0; step < 3; ++step) {
+      train_step(training, source);
+    }
+    evaluate(training, source, 1);
+    expect_peak_is_planned(plan[static_cast<size_t>(training.grid.coordinate().pipeline)], rank.device,
+                           fmt::format("{}, rank {}", combination.text(), rank.world.rank()));
+  });
+}
+
+TEST(PlannedPeak, IsTheMeasuredOne) {
+  const std::vector<Combination> combinations = [] {
+    std::vector<Combination> all;
+    // Each pair of settings meets: grids of all shapes under every stage, the other three taking turns.
+    const std::array<GridShape, 6> grids{GridShape{1, 1, 2}, {1, 1, 4}, {1, 2, 2}, {2, 1, 2}, {2, 2, 2}, {1, 4, 2}};
+    const std::array<const char*, 3> recomputations{"", "selective", "full"};
+    for (const int stage : {0, 1, 2, 3}) {
+      for (size_t at = 0; at < grids.size(); ++at) {
+        for (const bool bf16 : {false, true}) {
+          all.push_back({stage, (at + static_cast<size_t>(stage)) % 2 == 0 ? "1f1b" : "gpipe",
+                         recomputations[(at + static_cast<size_t>(stage) + (bf16 ? 1 : 0)) % 3], bf16, grids[at]});
+        }
+      }
+    }
+    all.push_back({.zero_stage = 0, .grid = {1, 2, 2}, .grad_reduce = "micro-batch"});
+    all.push_back({.zero_stage = 1, .grid = {1, 2, 2}, .grad_reduce = "micro-batch"});
+    all.push_back({.zero_stage = 2, .grid = {1, 2, 2}, .grad_reduce = "step"});
+    all.push_back({.zero_stage = 3, .grid = {1, 2, 2}, .grad_reduce = "step"});
+    return all;
+  }();
+  ASSERT_GE(combinations.size(), 20u);
+  for (const Combination& combination : combinations) {
+    run(combination);
+  }
+}
+
+}  // namespace
+}  // namespace ashlar
