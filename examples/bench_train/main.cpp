@@ -103,8 +103,7 @@ int bench_one_rank(RankContext& rank, const BenchOptions& bench) {
 
   const double state = static_cast<double>(training.store.value_bytes() + training.store.grad_bytes() +
                                            training.optimizer.state_bytes());
-  const double saved =
-      static_cast<double>(training.chunks.front()->saved_bytes({options.micro_batch_size, options.seq_length}));
+  const double saved = static_cast<double>(training.chunks.front()->saved_bytes(batch_shape(options)));
   const double peak = status_bytes("VmHWM") - bytes_at_start;
   constexpr double kMB = 1e6;
   std::cout << fmt::format(

@@ -159,7 +159,8 @@ void model_and_grid(Rows& t) {
   t.row("zero-stage", kZeroStage, "N",
         "what the data ranks share out instead of each holding all of it: 0 nothing; 1 fp32 master weights and moments "
         "of the optimizer; 2 gradients too; 3 weights too, which are gathered layer by layer where they are read. "
-        "Every stage gives the same numbers at one --grad-reduce")
+        "At one --grad-reduce every stage gives the same bits (over NCCL, whose sums have an order of their own, equal "
+        "numbers to rounding)")
       .one_of({"0", "1", "2", "3"})
       .by_default("0");
   t.row("use-distributed-optimizer", &O::use_distributed_optimizer, "",
@@ -184,6 +185,17 @@ void model_and_grid(Rows& t) {
         "on GPUs sum a layer's gradients while the layers before it compute; changes no number");
   t.row("overlap-param-gather", &O::overlap_param_gather, "",
         "on GPUs gather a layer's weights while the layers before it compute; changes no number");
+  t.row("offload-optimizer-device", &O::offload_optimizer_device, "NAME",
+        "where moments and fp32 master weights lie: none: with the rest; cpu: beside a GPU in host memory, where the "
+        "host updates them; nvme: in files under --nvme-path, of which a few chunks are in memory. On CPUs no number "
+        "changes")
+      .one_of({"none", "cpu", "nvme"})
+      .by_default("none");
+  t.row("optimizer-cpu-offload", &O::optimizer_cpu_offload, "", "as --offload-optimizer-device cpu");
+  t.row("nvme-path", &O::nvme_path, "DIR",
+        "an existing directory on a fast disk of every host, for --offload-optimizer-device nvme. Its files have no "
+        "names while a run works with them, and are gone with it, however it ends")
+      .by_default("none");
   t.row("distributed-backend", &O::distributed_backend, "NAME",
         "what carries data between ranks: nccl for a GPU a rank; staged for GPUs by way of the host, also with several "
         "ranks on one GPU; mpi for CPUs")
@@ -355,6 +367,9 @@ void output_run_and_tests(Rows& t) {
       .by_default("none");
   t.row("test-write-fault", &O::test_write_fault, "rank=R,bytes=N[,kill=1]",
         "rank R's checkpoint file fails after N bytes: disk full, or the process ends")
+      .by_default("none");
+  t.row("test-offload-fault", &O::test_offload_fault, "rank=R,bytes=N",
+        "rank R's disk under --nvme-path is full after N bytes that went there")
       .by_default("none");
 }
 

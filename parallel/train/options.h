@@ -61,6 +61,11 @@ struct TrainOptions {
   bool use_megatron_fsdp = false;
   std::string data_parallel_sharding_strategy;  // no_shard, optim, optim_grads, optim_grads_params; empty: not given
 
+  // Two names for one setting; offload_optimizer_of() has it.
+  std::string offload_optimizer_device;  // none, cpu, nvme; empty: not given
+  bool optimizer_cpu_offload = false;
+  std::string nvme_path;
+
   // batch and length
   int64_t micro_batch_size = 0;
   int64_t global_batch_size = 0;  // 0: micro_batch_size * data size
@@ -132,7 +137,7 @@ struct TrainOptions {
   int64_t verify_layout = 0;  // steps
 
   // faults on demand, for tests: see TestPoint
-  std::string test_hang, test_nan, test_overflow, test_write_fault;
+  std::string test_hang, test_nan, test_overflow, test_write_fault, test_offload_fault;
 
   // filled by resolve_options
   int data_parallel_size = 0;
@@ -170,6 +175,10 @@ int zero_stage_of(const TrainOptions& options);
 // Pure. Whether gradients meet behind every micro-batch: as --grad-reduce says, else where gradients are shared out.
 bool reduces_each_microbatch(const TrainOptions& options);
 
+// Pure. Where the optimizer's state lies: none (with the rest), cpu or nvme. Throws Error(kUsage) when two names for it
+// contradict each other.
+std::string offload_optimizer_of(const TrainOptions& options);
+
 // Pure. Layers of each stage, in order; their sum is num_layers and each is at least 1. first and last are
 // --decoder-first/last-pipeline-num-layers. The others share what is left evenly; where it does not divide, the earlier
 // of them hold one more. Throws Error(kUsage) when a stage would be empty.
@@ -185,12 +194,13 @@ struct TestPoint {
   int64_t step = 0;    // test_hang, test_nan, test_overflow: 1 is the first step
   std::string point;   // test_hang: all-reduce, receive, checkpoint
   std::string tensor;  // test_overflow: whose gradient; empty: the rank's first
-  int64_t bytes = 0;  // test_write_fault: the write that would pass this many bytes of the rank's checkpoint file fails
-  bool kill = false;  // test_write_fault: end the process there instead of reporting a full disk
+  int64_t bytes = 0;   // test_write_fault: the write that would pass this many bytes of the rank's checkpoint file
+                       // fails; test_offload_fault: likewise of its file of offloaded state
+  bool kill = false;   // test_write_fault: end the process there instead of reporting a full disk
 };
 
-// Pure. `flag` is test-hang, test-nan, test-overflow or test-write-fault; empty text gives nothing. Throws
-// Error(kUsage).
+// Pure. `flag` is test-hang, test-nan, test-overflow, test-write-fault or test-offload-fault; empty text gives nothing.
+// Throws Error(kUsage).
 std::optional<TestPoint> parse_test_point(const std::string& flag, const std::string& text);
 
 // Pure. What --help prints, and the three tables of flags that --help-flags prints (markdown: for the README).

@@ -242,6 +242,33 @@ void check_sharding(const TrainOptions& o, Problems& problems) {
                   o.num_distributed_optimizer_instances);
 }
 
+void check_offload(const TrainOptions& o, Problems& problems) {
+  std::string device;
+  try {
+    device = offload_optimizer_of(o);
+  } catch (const Error& error) {
+    problems.add(error.what());
+    return;
+  }
+  problems.add_if(
+      device == "nvme" && o.nvme_path.empty(),
+      "--offload-optimizer-device nvme needs --nvme-path DIR, an existing directory on a disk of every host");
+  problems.add_if(device != "nvme" && !o.nvme_path.empty(),
+                  "--nvme-path {} is given, and nothing goes there with --offload-optimizer-device {}; nearest legal "
+                  "value: --offload-optimizer-device nvme",
+                  o.nvme_path, device);
+  problems.add_if(
+      device == "cpu" && o.device == "cpu",
+      "--offload-optimizer-device cpu has no use with --device cpu: the optimizer's state is in host memory "
+      "already; nearest legal values: none, or nvme with --nvme-path DIR");
+  problems.add_if(device != "none" && o.device == "cpu" && o.optimizer == "sgd" && !o.bf16,
+                  "--offload-optimizer-device {} has no use with --optimizer sgd in fp32, which has no state; nearest "
+                  "legal value: none",
+                  device);
+  problems.add_if(!o.test_offload_fault.empty() && device != "nvme",
+                  "--test-offload-fault {} needs --offload-optimizer-device nvme", o.test_offload_fault);
+}
+
 void check_device(const TrainOptions& o, Problems& problems) {
   problems.add_if(o.device == "cuda" && o.distributed_backend == "mpi",
                   "--device cuda and --distributed-backend mpi contradict each other: MPI carries host memory; give "
@@ -455,6 +482,7 @@ void validate_options(const TrainOptions& options) {
   check_device(options, problems);
   check_loss_scale(options, problems);
   check_sharding(options, problems);
+  check_offload(options, problems);
   check_files_and_run(options, problems);
   problems.raise();
 }

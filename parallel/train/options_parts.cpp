@@ -82,6 +82,15 @@ int64_t padded_vocab_size(int64_t vocab_size, int64_t divisible_by, int tensor_s
   return (vocab_size + multiple - 1) / multiple * multiple;
 }
 
+std::string offload_optimizer_of(const TrainOptions& options) {
+  const std::string& device = options.offload_optimizer_device;
+  REQUIRE(!options.optimizer_cpu_offload || device.empty() || device == "cpu", ErrorCode::kUsage,
+          "--optimizer-cpu-offload and --offload-optimizer-device {} contradict each other (the first is "
+          "--offload-optimizer-device cpu): give one of them",
+          device);
+  return options.optimizer_cpu_offload ? "cpu" : device.empty() ? "none" : device;
+}
+
 std::optional<TestPoint> parse_test_point(const std::string& flag, const std::string& text) {
   if (text.empty()) {
     return std::nullopt;
@@ -98,7 +107,7 @@ std::optional<TestPoint> parse_test_point(const std::string& flag, const std::st
     bool known = true;
     if (key == "rank" && natural && *number < 1'000'000) {
       point.rank = static_cast<int>(*number);
-    } else if (key == "step" && natural && flag != "test-write-fault") {
+    } else if (key == "step" && natural && (flag == "test-hang" || flag == "test-nan")) {
       point.step = *number;
     } else if (key == "point" && flag == "test-hang") {
       point.point = value;
@@ -106,7 +115,7 @@ std::optional<TestPoint> parse_test_point(const std::string& flag, const std::st
     } else if (key == "tensor" && flag == "test-overflow") {
       point.tensor = value;
       known = !value.empty();
-    } else if (key == "bytes" && natural && flag == "test-write-fault") {
+    } else if (key == "bytes" && natural && (flag == "test-write-fault" || flag == "test-offload-fault")) {
       point.bytes = *number;
     } else if (key == "kill" && (value == "0" || value == "1") && flag == "test-write-fault") {
       point.kill = value == "1";

@@ -74,7 +74,8 @@ void require_ranks_of_faults(const TrainOptions& options, int world_size) {
   const std::pair<const char*, const std::string*> points[] = {{"test-hang", &options.test_hang},
                                                                {"test-nan", &options.test_nan},
                                                                {"test-overflow", &options.test_overflow},
-                                                               {"test-write-fault", &options.test_write_fault}};
+                                                               {"test-write-fault", &options.test_write_fault},
+                                                               {"test-offload-fault", &options.test_offload_fault}};
   for (const auto& [flag, text] : points) {
     const std::optional<TestPoint> point = parse_test_point(flag, *text);
     REQUIRE(!point || point->rank < world_size, ErrorCode::kUsage,

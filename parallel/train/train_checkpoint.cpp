@@ -145,11 +145,17 @@ std::vector<NamedSlice> checkpoint_slices(const Training& training, bool with_mo
     const Parameter& parameter = *training.store.entries()[piece.entry].parameter;
     for (const auto& [kind, prefix] : kKinds) {
       if (kind == Kind::kMaster || (with_moments && optimizer.has_moments())) {
-        slices.push_back({.name = prefix + parameter.name,
-                          .shard = parameter.shard,
-                          .data = optimizer.state_of(at, kind),
-                          .owned = training.store.saves(piece.entry),
-                          .begin = piece.begin});
+        NamedSlice& slice = slices.emplace_back();
+        slice.name = prefix + parameter.name;
+        slice.shard = parameter.shard;
+        slice.data = optimizer.state_of(at, kind);
+        slice.owned = training.store.saves(piece.entry);
+        slice.begin = piece.begin;
+        if (slice.data.data == nullptr) {
+          slice.bring = [&optimizer, at, kind = kind](SliceUse use) {
+            return optimizer.bring_state(at, kind, use == SliceUse::kWrite);
+          };
+        }
       }
     }
   }

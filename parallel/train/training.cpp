@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "kernels/prepare.h"
+#include "parallel/train/offload.h"
 #include "parallel/train/start_device.h"
 
 namespace ashlar {
@@ -18,6 +19,7 @@ std::vector<int64_t> layers_per_stage(const TrainOptions& options) {
 // Before the first arena: the grid's communicators have what they need.
 std::vector<std::unique_ptr<StageChunk>> make_chunks(RankContext& rank, const TrainOptions& options,
                                                      const GptConfig& config, const ProcessGrid& grid) {
+  check_offload_device(rank, options);
   check_room(rank, options);
   std::vector<std::unique_ptr<StageChunk>> chunks;
   chunks.push_back(make_stage(config, layers_per_stage(options), grid.coordinate().pipeline, grid.coordinate().tensor,
@@ -116,6 +118,12 @@ Recompute recompute_of(const TrainOptions& options) {
                            .mlp_act = modules.empty() || is_named("mlp_act")};
   }
   return recompute;
+}
+
+LoweringOptions lowering(const TrainOptions& options, const GptConfig& config, GradReduce grad_reduce) {
+  return {.grad_reduce = grad_reduce,
+          .shard_windows = sharding(options).cuts_values(),
+          .weight_windows = config.recompute.selective.layernorm};  // its weight pass makes the norm again
 }
 
 // State and counters as they were before a step that updated nothing.
@@ -229,16 +237,20 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
       executor(rank, grid, *stream,
                lower(make_schedule(options.pipeline_schedule, grid.shape().pipeline,
                                    static_cast<int>(options.num_microbatches)),
-                     {.grad_reduce = reduces_each_microbatch(options) ? GradReduce::kMicroBatch : GradReduce::kStep,
-                      .shard_windows = sharding(options).cuts_values()}),
+                     lowering(options, config,
+                              reduces_each_microbatch(options) ? GradReduce::kMicroBatch : GradReduce::kStep)),
                lower(make_forward_only(grid.shape().pipeline, static_cast<int>(options.num_microbatches)),
-                     {.grad_reduce = GradReduce::kNone, .shard_windows = sharding(options).cuts_values()}),
+                     lowering(options, config, GradReduce::kNone)),
                borrow(chunks), batch_shape(options), sync),
-      optimizer(rank, grid, *stream, store, optimizer_config(options)),
+      optimizer(rank, grid, *stream, store, optimizer_config(options), offload_config(options, rank.world.rank())),
       lr_schedule(make_lr_schedule(options)),
       loss_scaler(loss_scale_config(options)),
       results(rank, grid, *stream),
       idle_at_end(*stream) {
+  // Hosts may differ in what their kernels and file systems offer, ranks of a host do not.
+  if (optimizer.offloaded() != nullptr && rank.place.host_rank == 0) {
+    rank.log.info("optimizer state of each rank: {}", optimizer.offloaded()->text());
+  }
   store.initialize(static_cast<uint64_t>(options.seed),
                    [this](size_t entry, const std::vector<float>& values) { optimizer.take_masters(entry, values); });
 }
@@ -266,8 +278,8 @@ void submit_step(Training& training, const SampleSource& source, const StopSigna
       training.results.results(), training.results.totals(),
       {.nominal_targets = nominal_targets / scale,
        .learning_rate = step.learning_rate,
-       .skip_not_finite = training.options.check_for_nan_in_loss_and_grad || training.options.fp16});
-  training.sync.values().updated();
+       .skip_not_finite = training.options.check_for_nan_in_loss_and_grad || training.options.fp16},
+      [&training](size_t layer) { training.sync.values().updated(layer); });
   training.results.submit(step);
   ++state.iteration;
   state.consumed_samples += training.options.global_batch_size;

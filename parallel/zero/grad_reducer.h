@@ -50,7 +50,7 @@ class GradReducer {
   // Over the tensor axis, before anything else is done with what layers wrote: behind each micro-batch where gradients
   // are staged, else once a step. Sets are the layers of the layout.
   TensorSum tensor_sum_;
-  std::vector<Reduction> reductions_;  // by layer; of gradients that are staged, by layer modulo 2
+  std::vector<Reduction> reductions_;  // by layer; where gradients meet behind each micro-batch, by layer modulo 2
   // Parts [n] of the gradients of a tied table that this rank owns; empty where a use is elsewhere.
   std::vector<TensorView> tied_first_;
   std::vector<TensorView> tied_copy_;

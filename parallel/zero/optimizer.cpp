@@ -37,7 +37,7 @@ int64_t Optimizer::state_bytes(const FlatLayout& layout, DType dtype, OptimizerK
 }
 
 Optimizer::Optimizer(RankContext& rank, const ProcessGrid& grid, Stream& stream, ParameterStore& store,
-                     const OptimizerConfig& config)
+                     const OptimizerConfig& config, const OffloadConfig& offload)
     : grid_(grid), stream_(stream), store_(store), config_(config) {
   int64_t num_blocks = 0;
   for (const auto& entry : store.entries()) {
@@ -48,6 +48,9 @@ Optimizer::Optimizer(RankContext& rank, const ProcessGrid& grid, Stream& stream,
   scalars_ =
       Tensor(rank.device, DType::kF64, {kernels::kNumUpdateScalars}, "scalars of the update", MemoryItem::kWorkspace);
   place_tensors(rank.device);
+  if (offload.offloads_state()) {
+    offloaded_ = std::make_unique<OffloadedState>(rank, stream, store, has_moments(), config.weight_decay, offload);
+  }
   allocate_state(rank.device);
 }
 
@@ -91,17 +94,20 @@ void Optimizer::allocate_state(Device& device) {
     buffer = device.allocate(static_cast<size_t>(kinds * num_owned) * dtype_bytes(stat), what, MemoryItem::kOptimizer);
     stream_.fill_zero(buffer.data(), buffer.bytes());
   };
-  if (has_moments()) {
+  if (has_moments() && !offloaded_) {
     allocate(moments_, 2, "optimizer state");
   }
-  if (store_.dtype() != stat) {
+  if (store_.dtype() != stat && !offloaded_) {
     allocate(masters_, 1, "fp32 masters of the weights");
   }
+  // Without data where it is offloaded.
   const auto state = [&](const Buffer& buffer, int64_t kind, const FlatPiece& owned) {
     const int64_t at = kind * num_owned + owned.owned_begin;
-    return TensorView{buffer.data() + static_cast<size_t>(at) * dtype_bytes(stat), stat, {owned.num_elements()}};
+    return TensorView{offloaded_ ? nullptr : buffer.data() + static_cast<size_t>(at) * dtype_bytes(stat),
+                      stat,
+                      {owned.num_elements()}};
   };
-  for (const FlatPiece& owned : store_.owned()) {
+  for (const FlatPiece& owned : offloaded_ ? offloaded_->pieces() : store_.owned()) {
     if (store_.entries()[owned.tensor].shares_value) {
       continue;
     }
@@ -123,10 +129,10 @@ void Optimizer::allocate_state(Device& device) {
 void Optimizer::sum_blocks() {
   const TensorView cells = block_sums_.view();
   stream_.fill_zero(cells.data, cells.bytes());
-  for (const Piece& piece : pieces_) {
-    if (store_.entries()[piece.entry].counted) {
-      const int64_t first = blocks_of_[piece.entry] + piece.begin / kernels::kNormBlock;
-      kernels::sum_of_squares(cells.slice(first, first + num_norm_blocks(piece.grad.num_elements())), piece.grad,
+  for (const FlatPiece& owned : store_.owned()) {  // not cut by chunks of offloaded state
+    if (store_.entries()[owned.tensor].counted) {
+      const int64_t first = blocks_of_[owned.tensor] + owned.begin / kernels::kNormBlock;
+      kernels::sum_of_squares(cells.slice(first, first + num_norm_blocks(owned.num_elements())), store_.grad_of(owned),
                               stream_);
     }
   }
@@ -151,7 +157,8 @@ void Optimizer::sum_squares() {
   grid_.model().all_reduce(tensor_sums_, ReduceOp::kSum, stream_).wait(stream_);
 }
 
-void Optimizer::update(TensorView results, ConstTensorView totals, const UpdateRequest& request) {
+void Optimizer::update(TensorView results, ConstTensorView totals, const UpdateRequest& request,
+                       const std::function<void(size_t layer)>& updated) {
   ++num_updates_;
   kernels::finish_step(results, scalars_, totals, flat(squares()),
                        {.nominal_targets = request.nominal_targets,
@@ -163,15 +170,28 @@ void Optimizer::update(TensorView results, ConstTensorView totals, const UpdateR
                         .step = num_updates_,
                         .skip_not_finite = request.skip_not_finite},
                        stream_);
-  for (const Piece& piece : pieces_) {
-    const TensorView copy = has_masters() ? piece.value : TensorView{};
-    const double decay = store_.entries()[piece.entry].parameter->decays ? config_.weight_decay : 0;
-    if (config_.kind == OptimizerKind::kSgd) {
-      kernels::sgd_step(piece.master, piece.grad, copy, scalars_, decay, stream_);
-    } else {
-      kernels::adamw_step(piece.master, piece.moments.first, piece.moments.second, piece.grad, copy, scalars_, decay,
-                          stream_);
+  if (offloaded_) {
+    offloaded_->update(scalars_, updated);
+    return;
+  }
+  size_t next = 0;
+  const auto& layers = store_.layout().layers;
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    for (; next < pieces_.size() && pieces_[next].entry < layers[layer].end_tensor; ++next) {
+      update_piece(pieces_[next]);
     }
+    updated(layer);
+  }
+}
+
+void Optimizer::update_piece(const Piece& piece) {
+  const TensorView copy = has_masters() ? piece.value : TensorView{};
+  const double decay = store_.entries()[piece.entry].parameter->decays ? config_.weight_decay : 0;
+  if (config_.kind == OptimizerKind::kSgd) {
+    kernels::sgd_step(piece.master, piece.grad, copy, scalars_, decay, stream_);
+  } else {
+    kernels::adamw_step(piece.master, piece.moments.first, piece.moments.second, piece.grad, copy, scalars_, decay,
+                        stream_);
   }
 }
 

@@ -3,8 +3,11 @@
 // moments of what it owns and updates that; ValueGather brings the values to the others.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <vector>
 
+#include "parallel/zero/offloaded_state.h"
 #include "parallel/zero/parameter_store.h"
 
 namespace ashlar {
@@ -31,7 +34,7 @@ class Optimizer {
  public:
   // Where values are 16 bits wide, the optimizer owns fp32 masters of them; the values are rounded copies.
   Optimizer(RankContext& rank, const ProcessGrid& grid, Stream& stream, ParameterStore& store,
-            const OptimizerConfig& config);
+            const OptimizerConfig& config, const OffloadConfig& offload = {});
 
   // Collective over the model group, and over the data axis where the store is sharded; stream-ordered. Squared
   // gradients of all distinct parameters, summed in fp64 over fixed blocks of each tensor rank's slice, and the blocks
@@ -39,10 +42,14 @@ class Optimizer {
   void sum_squares();
   ConstTensorView squares() const { return tensor_sums_; }  // [tensors of all stages, t] fp64
 
-  // Stream-ordered, behind sum_squares(). Updates what this rank owns. `totals` [2] fp64 and `results`
-  // [kernels::kNumStepResults] fp64 are those of kernels::finish_step, in device memory. Counts as an update, though
-  // the device skips it when loss or norm is not finite; whoever learns that takes it back with set_num_updates().
-  void update(TensorView results, ConstTensorView totals, const UpdateRequest& request);
+  // Stream-ordered, behind sum_squares(); blocks the host where state is offloaded. Updates what this rank owns.
+  // `totals` [2] fp64 and `results` [kernels::kNumStepResults] fp64 are those of kernels::finish_step, in device
+  // memory. Counts as an update, though the device skips it when loss or norm is not finite; whoever learns that takes
+  // it back with set_num_updates(). When a layer is done with, `updated` is told its index in FlatLayout::layers, on
+  // all ranks that share out the state or on none.
+  void update(
+      TensorView results, ConstTensorView totals, const UpdateRequest& request,
+      const std::function<void(size_t layer)>& updated = [](size_t) {});
 
   // Pure. Blocks of the norm of a tensor of this many elements, and of all distinct tensors.
   static int64_t num_norm_blocks(int64_t num_elements);
@@ -54,6 +61,7 @@ class Optimizer {
   void set_num_updates(int64_t count) { num_updates_ = count; }
   size_t state_bytes() const { return moments_.bytes() + masters_.bytes(); }
   bool has_moments() const { return config_.kind == OptimizerKind::kAdamW; }
+  OffloadedState* offloaded() const { return offloaded_.get(); }  // null: the state is in device memory
 
   struct Moments {
     TensorView first;
@@ -74,8 +82,10 @@ class Optimizer {
   enum class StateKind { kMaster, kFirstMoment, kSecondMoment };
   // Pure. What is saved of a piece; no data for the moments of SGD.
   TensorView state_of(size_t piece, StateKind kind) const;
-  // Stream-ordered. Behind a write into masters: rounds them into the values that this rank owns (ValueGather::updated()
-  // brings these to the others).
+  // Blocks the host. Where state_of() has a shape and no data, because it is offloaded: OffloadedState::bring.
+  std::byte* bring_state(size_t piece, StateKind kind, bool changes) const;
+  // Stream-ordered. Behind a write into masters: rounds them into the values that this rank owns
+  // (ValueGather::updated() brings these to the others).
   void round_masters();
 
   // Blocks the host. Starting values before rounding, in host memory (ParameterStore::TakeUnrounded).
@@ -83,9 +93,10 @@ class Optimizer {
 
  private:
   void allocate_state(Device& device);
+  void update_piece(const Piece& piece);
   void place_tensors(Device& device);
   void sum_blocks();
-  bool has_masters() const { return masters_.bytes() > 0; }
+  bool has_masters() const { return offloaded_ ? offloaded_->kinds().masters : masters_.bytes() > 0; }
 
   const ProcessGrid& grid_;
   Stream& stream_;
@@ -94,6 +105,7 @@ class Optimizer {
   int64_t num_updates_ = 0;
   Buffer moments_;
   Buffer masters_;
+  std::unique_ptr<OffloadedState> offloaded_;
   std::vector<Piece> pieces_;
   Tensor block_sums_;               // [blocks of all distinct tensors] fp64
   std::vector<int64_t> blocks_of_;  // by entry: where its blocks begin

@@ -40,21 +40,25 @@ void ValueGather::wait(std::vector<Work>& works) {
   works.clear();
 }
 
-void ValueGather::updated() {
+void ValueGather::updated(size_t layer) {
   const FlatLayout& layout = store_.layout();
   if (!layout.sharding.cuts_state() || layout.sharding.cuts_values()) {
     return;
   }
-  for (size_t at = 0; at < layout.layers.size(); ++at) {
-    for (size_t bucket = layout.layers[at].first_bucket; bucket < layout.layers[at].end_bucket; ++bucket) {
-      if (layout.buckets[bucket].has_value) {
-        on_their_way_[at].push_back(grid_.shard().all_gather(store_.values_of(layout.buckets[bucket]),
-                                                             store_.own_values_of(layout.buckets[bucket]), stream_));
-      }
+  for (size_t bucket = layout.layers[layer].first_bucket; bucket < layout.layers[layer].end_bucket; ++bucket) {
+    if (layout.buckets[bucket].has_value) {
+      on_their_way_[layer].push_back(grid_.shard().all_gather(store_.values_of(layout.buckets[bucket]),
+                                                              store_.own_values_of(layout.buckets[bucket]), stream_));
     }
-    if (!overlap_) {
-      wait(on_their_way_[at]);
-    }
+  }
+  if (!overlap_) {
+    wait(on_their_way_[layer]);
+  }
+}
+
+void ValueGather::updated() {
+  for (size_t layer = 0; layer < on_their_way_.size(); ++layer) {
+    updated(layer);
   }
 }
 

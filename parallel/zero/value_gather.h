@@ -21,7 +21,9 @@ class ValueGather {
   ValueGather(const ValueGather&) = delete;
   ValueGather& operator=(const ValueGather&) = delete;
 
-  // Collective over the sharding ranks; stream-ordered. Behind a change of what this rank owns.
+  // Collective over the sharding ranks; stream-ordered. Behind a change of what this rank owns of a layer (its index in
+  // FlatLayout::layers), or of all.
+  void updated(size_t layer);
   void updated();
 
   // As in ParamSync. The pair of places holds a layer that is being read and its neighbour that is read next.

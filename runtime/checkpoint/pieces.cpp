@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/pieces.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/error.h"
 
@@ -28,6 +29,23 @@ Rows rows_of(const TensorPiece& piece) {
   const int64_t size = piece.global[piece.split_dim];
   return {size * inner, piece.start * inner, piece.extent * inner,
           std::clamp<int64_t>(size - piece.start, 0, piece.extent) * inner};
+}
+
+// Whether all global indices of one piece lie in front of all of the other.
+bool are_apart(const TensorPiece& a, const TensorPiece& b) {
+  const auto span = [](const TensorPiece& piece) {
+    const Rows rows = rows_of(piece);
+    const auto global = [&](int64_t element) {
+      return element / rows.held * rows.whole + rows.first + element % rows.held;
+    };
+    return std::pair(global(piece.begin), global(piece.end - 1));
+  };
+  if (a.begin >= a.end || b.begin >= b.end) {
+    return true;
+  }
+  const auto [first_a, last_a] = span(a);
+  const auto [first_b, last_b] = span(b);
+  return last_a < first_b || last_b < first_a;
 }
 
 }  // namespace
@@ -71,6 +89,9 @@ void for_each_run(const TensorPiece& piece, const std::function<void(int64_t, in
 void for_each_common_run(const TensorPiece& a, const TensorPiece& b,
                          const std::function<void(int64_t, int64_t, int64_t)>& fn) {
   DCHECK(a.global == b.global, "{} and {}", a.global.text(), b.global.text());
+  if (are_apart(a, b)) {
+    return;
+  }
   const Rows rows = rows_of(b);
   for_each_run(a, [&](int64_t position, int64_t global, int64_t length) {
     for (int64_t row = global / rows.whole; row * rows.whole < global + length; ++row) {

@@ -32,7 +32,7 @@ TensorPiece without_padding(const TensorPiece& piece);
 void for_each_run(const TensorPiece& piece, const std::function<void(int64_t, int64_t, int64_t)>& fn);
 
 // Calls fn(position_in_a, position_in_b, length) for each run that is contiguous in the tensor and both pieces of it.
-// Takes time in the number of runs of `a`.
+// Takes time in the number of runs of `a`, and none to speak of where the two are far from each other.
 void for_each_common_run(const TensorPiece& a, const TensorPiece& b,
                          const std::function<void(int64_t, int64_t, int64_t)>& fn);
 

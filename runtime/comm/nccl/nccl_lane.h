@@ -15,9 +15,9 @@ namespace ashlar {
 class NcclLane {
  public:
   // So many operations may be under way; before one more the host waits for the oldest. Two steps are on their way at
-  // once, and a tensor group has four collectives for each layer and micro-batch: kMaxOps is enough for 256 layers x
-  // micro-batches of a stage in each. A channel carries one message, and a group of one one copy, for each micro-batch
-  // at most.
+  // once. For each layer and micro-batch a tensor group has four collectives, with sequence parallelism ten, and at
+  // ZeRO stage 3 a data group has three for each bucket of the layer: kMaxOps is enough for 100 layers x micro-batches
+  // of a stage in each step. A channel carries one message, and a group of one one copy, for each micro-batch at most.
   static constexpr uint64_t kMaxOps = 2048;
   static constexpr uint64_t kMaxMessages = 512;
 

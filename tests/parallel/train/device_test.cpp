@@ -119,6 +119,29 @@ TEST_P(OnDevice, RecomputationChangesNoBit) {
   EXPECT_TRUE(run_steps(again, {2, 1, 1}, source_of(options), 2, on_gpus(GetParam())).same_bits(kept));
 }
 
+// State in host memory or in files beside a GPU: the CPU's kernels update it, so the numbers are close, and both homes
+// give the same bits, overlapped or not.
+TEST_P(OnDevice, OffloadedStateIsUpdatedByTheHost) {
+  const ScratchDir scratch;
+  for (const bool bf16 : {false, true}) {
+    TrainOptions options = model_xxs();
+    options.bf16 = bf16;
+    options.zero_stage = 1;
+    const GridShape grid{1, 1, 2};
+    const RunTrace resident = run_steps(options, grid, source_of(options), 2, on_gpus(GetParam()));
+    options.offload_optimizer_device = "cpu";
+    RunHooks hooks;
+    hooks.prepare = [](Training& training) { EXPECT_EQ(training.optimizer.state_bytes(), 0u); };
+    const RunTrace host = run_steps(options, grid, source_of(options), 2, on_gpus(GetParam()), hooks);
+    EXPECT_LE(worst_difference(host.losses, resident.losses), bf16 ? 1e-3 : kLoss);
+    EXPECT_LE(worst_difference(host.weights, resident.weights), bf16 ? 1e-2 : 1e-5);
+    options.offload_optimizer_device = "nvme";
+    options.nvme_path = scratch.path().string();
+    options.overlap_param_gather = true;
+    EXPECT_TRUE(run_steps(options, grid, source_of(options), 2, on_gpus(GetParam()), hooks).same_bits(host));
+  }
+}
+
 // Parts of the rows on each tensor rank: the CPU's run, and the same bits with activations that are made again.
 TEST_P(OnDevice, SequenceParallelTrainsLikeTheCpu) {
   TrainOptions options = model_xxs();

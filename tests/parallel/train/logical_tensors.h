@@ -15,19 +15,20 @@ namespace ashlar::test {
 using LogicalTensors = std::map<std::string, std::vector<float>>;
 enum class TensorKind { kValue, kGrad, kFirstMoment, kSecondMoment };
 
-// [n] in device memory; of a 16-bit weight its fp32 master.
+// [n] in device memory, or of its allocate_host(); of a 16-bit weight its fp32 master.
 inline TensorView tensor_of(const Optimizer& optimizer, size_t piece, TensorKind kind) {
-  switch (kind) {
-    case TensorKind::kValue:
-      return optimizer.state_of(piece, Optimizer::StateKind::kMaster);
-    case TensorKind::kGrad:
-      return optimizer.pieces()[piece].grad;
-    case TensorKind::kFirstMoment:
-      return optimizer.state_of(piece, Optimizer::StateKind::kFirstMoment);
-    case TensorKind::kSecondMoment:
-      return optimizer.state_of(piece, Optimizer::StateKind::kSecondMoment);
+  using State = Optimizer::StateKind;
+  if (kind == TensorKind::kGrad) {
+    return optimizer.pieces()[piece].grad;
   }
-  return {};
+  const State state = kind == TensorKind::kValue         ? State::kMaster
+                      : kind == TensorKind::kFirstMoment ? State::kFirstMoment
+                                                         : State::kSecondMoment;
+  TensorView held = optimizer.state_of(piece, state);
+  if (held.data == nullptr && held.num_elements() > 0 && optimizer.offloaded() != nullptr) {
+    held.data = optimizer.bring_state(piece, state, false);
+  }
+  return held;
 }
 
 // Collective. Each element comes from one rank, so nothing is rounded.

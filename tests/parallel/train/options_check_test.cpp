@@ -138,6 +138,28 @@ TEST(TestPoints, Overflow) {
   EXPECT_THAT(resolve_refusal({"--test-nan", "rank=0,step=1,tensor=wte.weight"}), HasSubstr("has no place there"));
 }
 
+TEST(Check, OffloadNeedsAPlaceAndAUse) {
+  EXPECT_THAT(resolve_refusal({"--offload-optimizer-device", "nvme"}), HasSubstr("needs --nvme-path DIR"));
+  EXPECT_THAT(resolve_refusal({"--nvme-path", "d"}),
+              AllOf(HasSubstr("--nvme-path d"), HasSubstr("nearest legal value: --offload-optimizer-device nvme")));
+  EXPECT_THAT(resolve_refusal({"--nvme-path", "d", "--offload-optimizer-device", "cpu"}),
+              HasSubstr("nothing goes there"));
+  EXPECT_THAT(resolve_refusal({"--offload-optimizer-device", "cpu", "--device", "cpu"}),
+              AllOf(HasSubstr("in host memory already"), HasSubstr("nearest legal values: none, or nvme")));
+  EXPECT_THAT(resolve_refusal({"--optimizer-cpu-offload", "--device", "cpu"}), HasSubstr("in host memory already"));
+  EXPECT_THAT(resolve_refusal({"--optimizer-cpu-offload", "--offload-optimizer-device", "nvme", "--nvme-path", "d"}),
+              AllOf(HasSubstr("contradict each other"), HasSubstr("give one")));
+  const std::vector<std::string> sgd = {
+      "--offload-optimizer-device", "nvme", "--nvme-path", "d", "--optimizer", "sgd", "--device", "cpu"};
+  EXPECT_THAT(resolve_refusal(sgd), HasSubstr("has no state"));
+  EXPECT_THAT(resolve_refusal({"--test-offload-fault", "rank=0,bytes=1"}),
+              HasSubstr("needs --offload-optimizer-device nvme"));
+  EXPECT_THROW(legal_options({"--offload-optimizer-device", "disk"}), Error);
+  EXPECT_NO_THROW(resolve_options(legal_options({"--offload-optimizer-device", "nvme", "--nvme-path", "d"}), 1));
+  EXPECT_EQ(offload_optimizer_of(legal_options({"--optimizer-cpu-offload"})), "cpu");
+  EXPECT_EQ(offload_optimizer_of(legal_options()), "none");
+}
+
 TEST(Check, NamesOfZeroStages) {
   EXPECT_THAT(resolve_refusal({"--zero-stage", "0", "--use-distributed-optimizer"}),
               AllOf(HasSubstr("--zero-stage 0 and --use-distributed-optimizer contradict"), HasSubstr("give one")));
@@ -466,6 +488,10 @@ TEST(TestPoints, AreReadAndChecked) {
   ASSERT_TRUE(fault);
   EXPECT_EQ(fault->bytes, 4096);
   EXPECT_TRUE(fault->kill);
+  const auto offload = parse_test_point("test-offload-fault", "rank=1,bytes=4096");
+  EXPECT_EQ(offload->rank, 1);
+  EXPECT_EQ(offload->bytes, 4096);
+  EXPECT_THAT(refusal([] { parse_test_point("test-offload-fault", "rank=1,bytes=1,kill=1"); }), HasSubstr("no place"));
   EXPECT_FALSE(parse_test_point("test-nan", ""));
   for (const char* wrong : {"rank=3", "rank=3,step=x,point=receive", "rank=3,step=2,point=lunch",
                             "rank=1,rank=2,step=2", "rank=-1,step=2,point=receive", "rank=3,step=2,point=receive,"}) {

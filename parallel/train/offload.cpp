@@ -1,0 +1,34 @@
+#include "parallel/train/offload.h"
+
+namespace ashlar {
+
+OffloadConfig offload_config(const TrainOptions& options, int world_rank) {
+  const std::string device = offload_optimizer_of(options);
+  OffloadConfig config;
+  config.state = device == "nvme" ? HomeKind::kFiles : device == "cpu" ? HomeKind::kHost : HomeKind::kDevice;
+  config.files.directory = options.nvme_path;
+  const std::optional<TestPoint> fault = parse_test_point("test-offload-fault", options.test_offload_fault);
+  if (fault && fault->rank == world_rank) {
+    config.files.faults.fail_after = fault->bytes;
+  }
+  return config;
+}
+
+void check_offload_device(RankContext& rank, const TrainOptions& options) {
+  const std::string device = offload_optimizer_of(options);
+  agree(rank.world, [&] {
+    if (rank.device.kind() != DeviceKind::kCpu) {
+      return;
+    }
+    REQUIRE(
+        device != "cpu", ErrorCode::kUsage,
+        "--offload-optimizer-device cpu has no use here: --device auto chose the CPU, and the optimizer's state is in "
+        "host memory already; nearest legal values: none, or nvme with --nvme-path DIR");
+    REQUIRE(device == "none" || options.optimizer != "sgd" || options.bf16, ErrorCode::kUsage,
+            "--offload-optimizer-device {} has no use with --optimizer sgd in fp32, which has no state; nearest legal "
+            "value: none",
+            device);
+  });
+}
+
+}  // namespace ashlar

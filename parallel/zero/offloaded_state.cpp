@@ -1,0 +1,313 @@
+#include "parallel/zero/offloaded_state.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cast.h"
+#include "kernels/optimizer.h"
+#include "kernels/stat_dtype.h"
+#include "runtime/comm/wait_reached.h"
+#include "runtime/device/cpu/cpu_device.h"
+
+namespace ashlar {
+namespace {
+
+constexpr size_t kNone = ~size_t{0};
+
+HomeShape shape_of(std::vector<StateChunk> chunks, DType values, const StateKinds& kinds) {
+  return {.chunks = std::move(chunks), .dtype = kernels::stat_dtype(values), .num_kinds = kinds.count()};
+}
+
+int64_t largest_of(const std::vector<StateChunk>& chunks) {
+  int64_t most = 0;
+  for (const StateChunk& chunk : chunks) {
+    most = std::max(most, chunk.num_elements());
+  }
+  return most;
+}
+
+struct StageViews {
+  TensorView scalars;
+  std::array<TensorView, 2> grads, values;
+};
+
+StageViews lay_out_stages(Arena& arena, int64_t largest_chunk, DType grads, DType values) {
+  StageViews views;
+  views.scalars = take_tensor(arena, DType::kF64, {kernels::kNumUpdateScalars});
+  for (size_t at = 0; at < 2; ++at) {
+    views.grads[at] = take_tensor(arena, grads, {largest_chunk});
+    views.values[at] = take_tensor(arena, values, {largest_chunk});
+  }
+  return views;
+}
+
+// A directory that files can be made in; messages name the flag.
+void check_directory(const std::filesystem::path& directory) {
+  std::error_code code;
+  if (std::filesystem::is_directory(directory, code)) {
+    return;
+  }
+  const bool exists = std::filesystem::exists(directory, code);
+  std::filesystem::path nearest = std::filesystem::absolute(directory, code);
+  while (nearest.has_relative_path() && !std::filesystem::is_directory(nearest, code)) {
+    nearest = nearest.parent_path();
+  }
+  throw Error(ErrorCode::kUsage,
+              fmt::format("--nvme-path {}: expected a directory, found {}; the nearest directory is {}",
+                          directory.string(), exists ? "a file" : "nothing", nearest.string()));
+}
+
+}  // namespace
+
+StateKinds state_kinds(DType values, bool has_moments, DeviceKind device, HomeKind home) {
+  const bool on_host_beside_gpu = device != DeviceKind::kCpu && home != HomeKind::kDevice;
+  return {.masters = values != kernels::stat_dtype(values) || on_host_beside_gpu, .moments = has_moments};
+}
+
+HomeBytes offloaded_bytes(const FlatLayout& layout, DType values, bool has_moments, const OffloadConfig& config,
+                          DeviceKind device) {
+  const StateKinds kinds = state_kinds(values, has_moments, device, config.state);
+  const HomeShape shape = shape_of(cut_chunks(layout, config.chunk_elements), values, kinds);
+  HomeBytes bytes = home_bytes(config.state, shape);
+  if (device != DeviceKind::kCpu) {
+    Arena counting;
+    lay_out_stages(counting, largest_of(shape.chunks), grad_dtype(layout.sharding, values), values);
+    bytes.host += static_cast<int64_t>(counting.used());
+  }
+  return bytes;
+}
+
+std::vector<FlatPiece> cut_pieces(const std::vector<FlatPiece>& owned, const std::vector<StateChunk>& chunks) {
+  std::vector<FlatPiece> pieces;
+  size_t chunk = 0;
+  for (FlatPiece piece : owned) {
+    while (piece.begin < piece.end) {
+      while (chunk < chunks.size() && chunks[chunk].end <= piece.owned_begin) {
+        ++chunk;
+      }
+      if (chunk == chunks.size()) {  // gradients without values
+        break;
+      }
+      FlatPiece& part = pieces.emplace_back(piece);
+      part.end = std::min(piece.end, piece.begin + chunks[chunk].end - piece.owned_begin);
+      piece.owned_begin += part.num_elements();
+      piece.begin = part.end;
+    }
+  }
+  return pieces;
+}
+
+OffloadedState::OffloadedState(RankContext& rank, Stream& stream, const ParameterStore& store, bool has_moments,
+                               double weight_decay, const OffloadConfig& config)
+    : rank_(rank),
+      stream_(stream),
+      dtype_(store.dtype()),
+      grad_dtype_(store.grad_dtype()),
+      kinds_(state_kinds(store.dtype(), has_moments, rank.device.kind(), config.state)),
+      bytes_(offloaded_bytes(store.layout(), store.dtype(), has_moments, config, rank.device.kind())) {
+  const std::vector<StateChunk> chunks = cut_chunks(store.layout(), config.chunk_elements);
+  pieces_ = cut_pieces(store.owned(), chunks);
+  of_chunk_.resize(chunks.size());
+  size_t at = 0;
+  for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+    of_chunk_[chunk].first = at;
+    for (; at < pieces_.size() && pieces_[at].owned_begin < chunks[chunk].end; ++at) {
+      const FlatPiece& piece = pieces_[at];
+      parts_.push_back({.chunk = chunk,
+                        .offset = piece.owned_begin - chunks[chunk].begin,
+                        .weight_decay = store.entries()[piece.tensor].parameter->decays ? weight_decay : 0,
+                        .grad = store.grad_of(piece),
+                        .value = store.value_of(piece)});
+    }
+    of_chunk_[chunk].second = at;
+  }
+  const HomeShape shape = shape_of(chunks, dtype_, kinds_);
+  agree(rank.world, [&] {
+    if (config.state == HomeKind::kFiles) {
+      check_directory(config.files.directory);
+      try {
+        home_ = make_file_home(rank.device, rank.recorder, shape, config.files, "offloaded optimizer state on its way");
+      } catch (const Error& error) {  // nothing was lost yet: another directory helps
+        throw Error(ErrorCode::kUsage,
+                    fmt::format("--nvme-path {}: {}; give a directory on a disk that takes the files of all ranks of a "
+                                "host",
+                                config.files.directory.string(), error.what()));
+      }
+    } else {
+      home_ = make_memory_home(rank.device, config.state, shape, "optimizer state in host memory");
+    }
+  });
+  if (rank.device.kind() != DeviceKind::kCpu) {
+    make_stages(largest_of(chunks));
+  }
+}
+
+void OffloadedState::make_stages(int64_t largest_chunk) {
+  Arena counting;
+  lay_out_stages(counting, largest_chunk, grad_dtype_, dtype_);
+  pinned_ = rank_.device.allocate_host(counting.used(), "gradients and weights on their way to the host");
+  Arena arena(pinned_.data(), pinned_.bytes());
+  const StageViews views = lay_out_stages(arena, largest_chunk, grad_dtype_, dtype_);
+  host_scalars_ = views.scalars;
+  for (size_t at = 0; at < stages_.size(); ++at) {
+    stages_[at] = {views.grads[at], views.values[at], rank_.device.create_event(), rank_.device.create_event()};
+  }
+  copies_ = rank_.device.create_stream(StreamPriority::kCommunication);
+  ready_ = rank_.device.create_event();
+  host_ = std::make_unique<CpuDevice>();
+  host_stream_ = host_->create_stream();
+}
+
+std::span<const OffloadedState::Part> OffloadedState::parts_of(size_t chunk) const {
+  return std::span(parts_).subspan(of_chunk_[chunk].first, of_chunk_[chunk].second - of_chunk_[chunk].first);
+}
+
+TensorView OffloadedState::state(const Part& part, int kind, int64_t num_elements) {
+  return home_->bring(part.chunk, kind).slice(part.offset, part.offset + num_elements);
+}
+
+void OffloadedState::fetch_grads(size_t chunk) {
+  Stage& stage = stages_[chunk % stages_.size()];
+  for (const Part& part : parts_of(chunk)) {
+    const TensorView place = stage.grads.slice(part.offset, part.offset + part.grad.num_elements());
+    copies_->copy(place.data, part.grad.data, part.grad.bytes());
+  }
+  copies_->record(*stage.down);
+}
+
+void OffloadedState::send_values(size_t chunk) {
+  Stage& stage = stages_[chunk % stages_.size()];
+  for (const Part& part : parts_of(chunk)) {
+    const TensorView place = stage.values.slice(part.offset, part.offset + part.value.num_elements());
+    copies_->copy(part.value.data, place.data, place.bytes());
+  }
+  copies_->record(*stage.up);
+  stream_.wait(*stage.up);
+}
+
+// On a CPU the gradients and values are read and written where they lie.
+void OffloadedState::update_chunk(size_t chunk, ConstTensorView scalars) {
+  Stream& stream = is_beside_gpu() ? *host_stream_ : stream_;
+  const Stage& stage = stages_[chunk % stages_.size()];
+  for (const Part& part : parts_of(chunk)) {
+    const int64_t count = part.grad.num_elements();
+    const auto staged = [&](TensorView all) { return all.slice(part.offset, part.offset + count); };
+    const TensorView grad = is_beside_gpu() ? staged(stage.grads) : part.grad;
+    const TensorView value = is_beside_gpu() ? staged(stage.values) : part.value;
+    const bool rounds = dtype_ != kernels::stat_dtype(dtype_);
+    const TensorView master = kinds_.masters ? state(part, 0, count) : value;
+    const TensorView copy = rounds ? value : TensorView{};
+    if (kinds_.moments) {
+      const int first = kinds_.first_moment();
+      kernels::adamw_step(master, state(part, first, count), state(part, first + 1, count), grad, copy, scalars,
+                          part.weight_decay, stream);
+    } else {
+      kernels::sgd_step(master, grad, copy, scalars, part.weight_decay, stream);
+    }
+    if (kinds_.masters && !rounds) {
+      stream.copy(value.data, master.data, master.bytes());
+    }
+  }
+  stream.synchronize();
+}
+
+void OffloadedState::update(ConstTensorView scalars, const std::function<void(size_t layer)>& updated) {
+  settle();
+  const size_t num_chunks = of_chunk_.size();
+  home_->expect(0);
+  if (is_beside_gpu()) {
+    stream_.copy(host_scalars_.data, scalars.data, scalars.bytes());
+    stream_.record(*ready_);
+    copies_->wait(*ready_);
+    fetch_grads(0);
+    wait_reached(*ready_, stream_, rank_.recorder, "the norm of the gradients, before an update on the host");
+    scalars = host_scalars_;
+  } else {
+    stream_.synchronize();
+  }
+  if (scalars.as<double>()[kernels::kSkip] != 0) {
+    if (is_beside_gpu()) {
+      stream_.wait(*stages_[0].down);  // the next step overwrites what is being copied
+    }
+    return;
+  }
+  for (size_t chunk = 0; chunk < num_chunks; ++chunk) {
+    if (chunk + 1 < num_chunks) {
+      home_->expect(chunk + 1);
+    }
+    if (is_beside_gpu()) {
+      const Stage& stage = stages_[chunk % stages_.size()];
+      wait_reached(*stage.down, *copies_, rank_.recorder, "gradients on their way to the host");
+      wait_reached(*stage.up, *copies_, rank_.recorder, "weights on their way to the device");
+      if (chunk + 1 < num_chunks) {
+        fetch_grads(chunk + 1);  // into the place of the chunk before, which the host is done with
+      }
+    }
+    update_chunk(chunk, scalars);
+    home_->put_back(chunk);
+    if (is_beside_gpu()) {
+      send_values(chunk);
+    }
+    const StateChunk& at = home_->shape().chunks[chunk];
+    if (at.ends_layer) {
+      updated(at.layer);
+    }
+  }
+}
+
+TensorView OffloadedState::bring(size_t piece, int kind, bool changes) {
+  const Part& part = parts_[piece];
+  if (part.chunk != open_) {
+    settle();
+    open_ = part.chunk;
+  }
+  open_changes_ = open_changes_ || changes;
+  if (part.chunk + 1 < of_chunk_.size()) {
+    home_->expect(part.chunk + 1);
+  }
+  return state(part, kind, part.grad.num_elements());
+}
+
+void OffloadedState::settle() {
+  if (open_ != kNone && open_changes_) {
+    home_->put_back(open_);
+  }
+  open_ = kNone;
+  open_changes_ = false;
+}
+
+void OffloadedState::round_chunk(size_t chunk) {
+  Stream& stream = is_beside_gpu() ? *host_stream_ : stream_;
+  const Stage& stage = stages_[chunk % stages_.size()];
+  for (const Part& part : parts_of(chunk)) {
+    const int64_t count = part.value.num_elements();
+    const TensorView master = state(part, 0, count);
+    const TensorView value = is_beside_gpu() ? stage.values.slice(part.offset, part.offset + count) : part.value;
+    if (value.dtype == master.dtype) {
+      stream.copy(value.data, master.data, master.bytes());
+    } else {
+      kernels::cast(value, master, stream);
+    }
+  }
+  stream.synchronize();
+}
+
+void OffloadedState::publish_masters() {
+  settle();
+  if (!kinds_.masters) {
+    return;
+  }
+  stream_.synchronize();
+  for (size_t chunk = 0; chunk < of_chunk_.size(); ++chunk) {
+    if (is_beside_gpu()) {
+      wait_reached(*stages_[chunk % stages_.size()].up, *copies_, rank_.recorder, "weights on their way to the device");
+    }
+    round_chunk(chunk);
+    if (is_beside_gpu()) {
+      send_values(chunk);
+    }
+  }
+  stream_.synchronize();
+}
+
+}  // namespace ashlar

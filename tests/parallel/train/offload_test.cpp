@@ -1,0 +1,161 @@
+// Where the optimizer's state lies changes no bit of a run, of a resume, or of what a checkpoint holds.
+#include <gmock/gmock.h>
+
+#include <fstream>
+
+#include "parallel/train/train_checkpoint.h"
+#include "tests/parallel/train/run_trace.h"
+#include "tests/support/scratch_dir.h"
+
+namespace ashlar {
+namespace {
+
+using namespace test;
+using testing::AllOf;
+using testing::HasSubstr;
+
+TrainOptions small_options() {
+  TrainOptions options = tiny_options();
+  options.num_layers = 4;
+  options.hidden_size = 48;
+  options.num_attention_heads = 4;
+  options.vocab_size = 87;
+  options.make_vocab_size_divisible_by = 1;
+  options.seq_length = 8;
+  return options;
+}
+
+struct Case {
+  GridShape grid;
+  int zero_stage;
+  bool bf16;
+  const char* optimizer;
+};
+
+void expect_files_change_nothing(const Case& test, int64_t steps, bool queued = false) {
+  const ScratchDir scratch;
+  TrainOptions options = small_options();
+  options.zero_stage = test.zero_stage;
+  options.bf16 = test.bf16;
+  options.optimizer = test.optimizer;
+  const TinySource source(options.seq_length, options.vocab_size);
+  const ThreadRankOptions ranks{.queued_streams = queued};
+  const RunTrace resident = run_steps(options, test.grid, source, steps, ranks);
+  options.offload_optimizer_device = "nvme";
+  options.nvme_path = scratch.path().string();
+  RunHooks hooks;
+  hooks.prepare = [](Training& training) {
+    ASSERT_NE(training.optimizer.offloaded(), nullptr);
+    EXPECT_EQ(training.optimizer.state_bytes(), 0u);
+    EXPECT_THAT(training.optimizer.offloaded()->text(), HasSubstr("ashlar_offload_"));
+  };
+  const RunTrace offloaded = run_steps(options, test.grid, source, steps, ranks, hooks);
+  const std::string where =
+      fmt::format("{} stage {} {} {}", test.grid.text(), test.zero_stage, test.bf16 ? "bf16" : "fp32", test.optimizer);
+  EXPECT_TRUE(offloaded.same_bits(resident)) << where;
+  EXPECT_TRUE(offloaded.weights == resident.weights) << where;
+  EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
+}
+
+TEST(FewOffload, FilesChangeNoBit) {
+  expect_files_change_nothing({{1, 1, 1}, 0, false, "adam"}, 3);
+  expect_files_change_nothing({{1, 1, 2}, 1, true, "adam"}, 3);
+}
+
+TEST(FewOffload, QueuedStreamsWaitForTheirDisk) {
+  expect_files_change_nothing({{1, 1, 2}, 2, true, "adam"}, 3, true);
+}
+
+TEST(FewOffload, StateThatIsNotThereOrThereAlreadyIsRefused) {
+  TrainOptions options = with_grid(small_options(), {1, 1, 1});
+  const auto refusal = [&] {
+    std::string text;
+    run_ranks(1, [&](RankContext& rank) {
+      try {
+        const Training training(rank, options);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kUsage);
+        text = error.what();
+      }
+    });
+    return text;
+  };
+  options.offload_optimizer_device = "cpu";
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("--offload-optimizer-device cpu"), HasSubstr("already")));
+  const ScratchDir scratch;
+  options.offload_optimizer_device = "nvme";
+  options.nvme_path = (scratch / "absent" / "more").string();
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("--nvme-path"), HasSubstr("found nothing"),
+                               HasSubstr("nearest directory is " + scratch.path().string())));
+  std::ofstream(scratch / "file") << "x";
+  options.nvme_path = (scratch / "file").string();
+  EXPECT_THAT(refusal(), HasSubstr("found a file"));
+  options.nvme_path = "/proc/self";  // a directory, and no place for files
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("cannot create"), HasSubstr("/proc/self")));
+}
+
+// Also of what is in neither: a run that is not offloaded goes on from one that was, and the other way round.
+void expect_resume(bool offload_first, bool offload_then, const GridShape& grid, int zero_stage, bool bf16) {
+  const ScratchDir scratch, files;
+  TrainOptions options = small_options();
+  options.zero_stage = zero_stage;
+  options.bf16 = bf16;
+  const TinySource source(options.seq_length, options.vocab_size);
+  const RunTrace whole = run_steps(options, grid, source, 6);
+  const auto with_files = [&](bool offload) {
+    TrainOptions with = options;
+    if (offload) {
+      with.offload_optimizer_device = "nvme";
+      with.nvme_path = files.path().string();
+    }
+    return with;
+  };
+  RunHooks save, load;
+  save.behind_step = [&](Training& training, const StepResult& step) {
+    if (step.step == 3) {
+      save_training(training, scratch.path().string(), 0, {});
+    }
+  };
+  load.prepare = [&](Training& training) {
+    EXPECT_EQ(load_training(training, scratch.path().string(), 0), std::optional<int64_t>(3));
+  };
+  run_steps(with_files(offload_first), grid, source, 3, {}, save);
+  const RunTrace rest = run_steps(with_files(offload_then), grid, source, 3, {}, load);
+  const std::string where = fmt::format("{} stage {} {} {} then {}", grid.text(), zero_stage, bf16 ? "bf16" : "fp32",
+                                        offload_first, offload_then);
+  EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end())) << where;
+  EXPECT_TRUE(rest.weights == whole.weights) << where;
+}
+
+TEST(FewOffload, CheckpointsDoNotKnowWhereStateLay) {
+  expect_resume(true, true, {1, 1, 1}, 0, false);
+  expect_resume(false, true, {1, 1, 2}, 1, true);
+  expect_resume(true, false, {1, 1, 2}, 2, true);
+}
+
+TEST(Offload, TwentyStepsOnEveryStage) {
+  for (const int zero_stage : {0, 1, 2, 3}) {
+    for (const int data : {1, 2, 4}) {
+      for (const bool bf16 : {false, true}) {
+        expect_files_change_nothing({{1, 1, data}, zero_stage, bf16, "adam"}, 20);
+      }
+    }
+  }
+}
+
+TEST(Offload, OtherGridsAndOptimizers) {
+  expect_files_change_nothing({{2, 2, 2}, 1, false, "adam"}, 4);
+  expect_files_change_nothing({{2, 2, 1}, 0, true, "adam"}, 4);
+  expect_files_change_nothing({{1, 2, 2}, 3, true, "sgd"}, 4);
+}
+
+TEST(Offload, ResumesOnEveryStage) {
+  for (const int zero_stage : {0, 1, 2, 3}) {
+    for (const bool bf16 : {false, true}) {
+      expect_resume(true, true, {1, 1, 2}, zero_stage, bf16);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ashlar
