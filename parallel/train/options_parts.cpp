@@ -127,9 +127,10 @@ std::optional<TestPoint> parse_test_point(const std::string& flag, const std::st
     seen.push_back(key);
     start = comma + 1;
   }
+  const bool in_step = flag == "test-nan" || flag == "test-overflow";
   const std::vector<std::string> needed = flag == "test-hang" ? std::vector<std::string>{"rank", "step", "point"}
-                                          : flag == "test-write-fault" ? std::vector<std::string>{"rank", "bytes"}
-                                                                       : std::vector<std::string>{"rank", "step"};
+                                          : in_step           ? std::vector<std::string>{"rank", "step"}
+                                                              : std::vector<std::string>{"rank", "bytes"};
   for (const std::string& key : needed) {
     REQUIRE(std::ranges::count(seen, key) == 1, ErrorCode::kUsage,
             "--{} expects {}, got '{}' ({} must stand there once)", flag, find_flag(flag)->value, text, key);
