@@ -107,7 +107,7 @@ std::optional<TestPoint> parse_test_point(const std::string& flag, const std::st
     bool known = true;
     if (key == "rank" && natural && *number < 1'000'000) {
       point.rank = static_cast<int>(*number);
-    } else if (key == "step" && natural && (flag == "test-hang" || flag == "test-nan")) {
+    } else if (key == "step" && natural && (flag == "test-hang" || flag == "test-nan" || flag == "test-overflow")) {
       point.step = *number;
     } else if (key == "point" && flag == "test-hang") {
       point.point = value;
