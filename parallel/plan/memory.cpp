@@ -30,7 +30,7 @@ void count_parameters(const RunShape& shape, const StageChunk& chunk, RankMemory
   memory.bytes[static_cast<size_t>(MemoryItem::kGradients)] = bytes.grads;
   memory.bytes[static_cast<size_t>(MemoryItem::kGradientStaging)] = bytes.staged + bytes.sent;
   memory.bytes[static_cast<size_t>(MemoryItem::kOptimizer)] =
-      Optimizer::state_bytes(layout, shape.config.dtype, shape.optimizer);
+      shape.offload.offloads_state() ? 0 : Optimizer::state_bytes(layout, shape.config.dtype, shape.optimizer);
 }
 
 void count_activations(const RunShape& shape, const StageChunk& chunk, const SlotCounts& slots, RankMemory& memory) {

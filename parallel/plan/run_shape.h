@@ -20,6 +20,7 @@ struct RunShape {
   BatchShape batch;               // one micro-batch
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   Sharding sharding;      // among the data ranks
+  OffloadConfig offload;  // where the optimizer's state lies
   int num_instances = 1;  // groups of data ranks that share among themselves
   DeviceKind device = DeviceKind::kCpu;
   DeviceBackend backend = DeviceBackend::kHost;

@@ -1,5 +1,6 @@
 #include "parallel/train/run_shape_of.h"
 
+#include "parallel/train/offload.h"
 #include "parallel/train/training.h"
 
 namespace ashlar {
@@ -15,6 +16,7 @@ RunShape run_shape_of(const TrainOptions& options, const DeviceRequest& device) 
           .batch = batch_shape(options),
           .optimizer = options.optimizer == "sgd" ? OptimizerKind::kSgd : OptimizerKind::kAdamW,
           .sharding = sharding(options),
+          .offload = offload_config(options, 0),
           .num_instances = static_cast<int>(options.num_distributed_optimizer_instances),
           .device = device.kind,
           .backend = device.backend};

@@ -3,6 +3,8 @@
 
 #include <fstream>
 
+#include "parallel/plan/memory.h"
+#include "parallel/train/run_shape_of.h"
 #include "parallel/train/train_checkpoint.h"
 #include "tests/parallel/train/run_trace.h"
 #include "tests/support/scratch_dir.h"
@@ -47,6 +49,8 @@ void expect_files_change_nothing(const Case& test, int64_t steps, bool queued = 
   hooks.prepare = [](Training& training) {
     ASSERT_NE(training.optimizer.offloaded(), nullptr);
     EXPECT_EQ(training.optimizer.state_bytes(), 0u);
+    const auto stage = static_cast<size_t>(training.grid.coordinate().pipeline);
+    EXPECT_EQ(plan_memory(run_shape_of(training.options, {}))[stage].total(), training.rank.device.allocated_bytes());
     EXPECT_THAT(training.optimizer.offloaded()->text(), HasSubstr("ashlar_offload_"));
   };
   const RunTrace offloaded = run_steps(options, test.grid, source, steps, ranks, hooks);
