@@ -117,7 +117,7 @@ TEST(FewOffload, StateThatIsNotThereOrThereAlreadyIsRefused) {
   options.nvme_path = scratch.path().string();
   options.optimizer = "sgd";
   EXPECT_THAT(refusal(), HasSubstr("has no state"));
-  options.bf16 = true;  // masters are state
+  options.fp16 = true;  // masters are state
   EXPECT_EQ(refusal(), "");
 }
 
