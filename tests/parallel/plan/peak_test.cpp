@@ -21,11 +21,15 @@ struct Combination {
   bool sequence_parallel = false;
   bool grads_in_bf16 = false;
   bool offload = false;
+  bool fp16 = false;
 
   std::string text() const {
     return fmt::format(
         "--zero-stage {} --pipeline-schedule {} --recompute-granularity '{}' --grad-reduce '{}'{}{}{}{} on {}",
-        zero_stage, schedule, recompute, grad_reduce, bf16 ? " --bf16" : "",
+        zero_stage, schedule, recompute, grad_reduce,
+        bf16   ? " --bf16"
+        : fp16 ? " --fp16"
+               : "",
         sequence_parallel ? " --sequence-parallel" : "", grads_in_bf16 ? " --grad-reduce-in-bf16" : "",
         offload ? " --offload-optimizer-device nvme" : "", grid.text());
   }
@@ -43,6 +47,7 @@ TrainOptions options_of(const Combination& combination, const std::string& files
   options.grad_reduce = combination.grad_reduce;
   options.sequence_parallel = combination.sequence_parallel;
   options.grad_reduce_in_bf16 = combination.grads_in_bf16;
+  options.fp16 = combination.fp16;
   if (combination.offload) {
     options.offload_optimizer_device = "nvme";
     options.nvme_path = files;
@@ -102,6 +107,12 @@ TEST(PlannedPeak, IsTheMeasuredOne) {
                        .grads_in_bf16 = without != 1,
                        .offload = without != 2});
       }
+      all.push_back({.zero_stage = stage,
+                     .recompute = recomputations[static_cast<size_t>(stage) % 3],
+                     .grid = stage % 2 == 0 ? GridShape{1, 2, 2} : GridShape{2, 1, 2},
+                     .sequence_parallel = stage % 2 == 1,
+                     .offload = stage >= 2,
+                     .fp16 = true});
     }
     return all;
   }();
