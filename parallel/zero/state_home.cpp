@@ -31,7 +31,8 @@ class HostHome final : public StateHome {
  public:
   HostHome(Device& device, const HomeShape& home_shape, const std::string& what)
       : StateHome(home_shape),
-        memory_(device.allocate_host(static_cast<size_t>(home_bytes(HomeKind::kHost, home_shape).host), what)) {
+        memory_(device.allocate_host(static_cast<size_t>(home_bytes(HomeKind::kHost, home_shape).host), what,
+                                     MemoryItem::kOptimizer)) {
     std::fill_n(memory_.data(), memory_.bytes(), std::byte{0});
   }
 
@@ -55,7 +56,7 @@ class FileHome final : public StateHome {
  public:
   FileHome(Device& device, FlightRecorder& recorder, const HomeShape& home_shape, const FileHomeOptions& options,
            const std::string& what)
-      : StateHome(home_shape), memory_(device.allocate_host(slots_bytes(home_shape), what)) {
+      : StateHome(home_shape), memory_(device.allocate_host(slots_bytes(home_shape), what, MemoryItem::kOptimizer)) {
     uint64_t offset = 0;
     for (size_t chunk = 0; chunk < home_shape.chunks.size(); ++chunk) {
       offsets_.push_back(offset);
@@ -80,6 +81,7 @@ class FileHome final : public StateHome {
   }
 
   HomeKind kind() const override { return HomeKind::kFiles; }
+  int64_t disk_bytes() const override { return static_cast<int64_t>(file_->bytes()); }
   std::string text() const override {
     return fmt::format("{} bytes in {} (it has no name any more; {})", file_->bytes(), file_->path().string(),
                        file_->how());
