@@ -80,14 +80,14 @@ bool due(int64_t interval, int64_t iteration) {
 }
 
 // Collective. Reports the results of submitted steps until at most `num_left` are still on their way; ends the job at
-// one that is not finite. Returns the stop signal that some rank received, 0 for none.
+// one behind which training cannot go on. Returns the stop signal that some rank received, 0 for none.
 int take_results(Training& training, const SampleSource& source, size_t num_left, RunReport& report) {
   int stop_signal = 0;
   while (training.results.num_pending() > num_left) {
     const StepResult step = take_result(training);
     report.step(step);
-    if (!step.finite && training.options.check_for_nan_in_loss_and_grad) {
-      throw AgreedError(ErrorCode::kNumerics, report.describe_non_finite(step, find_non_finite(training, source)));
+    if (must_end(step.outcome)) {
+      throw AgreedError(ErrorCode::kNumerics, report.describe_end(step, find_non_finite(training, source)));
     }
     stop_signal = std::max(stop_signal, step.stop_signal);
   }

@@ -45,6 +45,8 @@ RunReport::RunReport(Training& training, const DataSources& data)
     : training_(training),
       speaks_(training.rank.world.rank() == 0),
       progress_(std::cerr, speaks_ && stderr_is_terminal()),
+      shown_nan_(training.state.num_nan),
+      shown_skipped_(training.state.num_skipped),
       flops_per_token_(
           static_cast<double>(flops_per_token(training.config, training.options.seq_length, FlopFormula::kCausal))) {
   const TrainOptions& options = training.options;
@@ -84,7 +86,6 @@ RunReport::RunReport(Training& training, const DataSources& data)
 void RunReport::step(const StepResult& result) {
   const double seconds = std::chrono::duration<double>(Clock::now() - step_start_).count();
   const TrainOptions& options = training_.options;
-  const bool updated = result.finite || !options.check_for_nan_in_loss_and_grad;
   const int64_t iteration = result.step;
   const int64_t step_tokens = options.global_batch_size * options.seq_length;
 
@@ -97,6 +98,10 @@ void RunReport::step(const StepResult& result) {
   metrics.loss = plain_nan(result.loss);
   metrics.grad_norm = plain_nan(result.grad_norm);
   metrics.learning_rate = result.learning_rate;
+  metrics.loss_scale = result.loss_scale;
+  metrics.scales_loss = options.fp16;
+  metrics.total_skipped = training_.state.num_skipped;
+  metrics.total_nan = training_.state.num_nan;
   metrics.step_time_s = seconds;
   metrics.tokens_per_s = static_cast<double>(step_tokens) / seconds;
   metrics.model_tflops = metrics.tokens_per_s * flops_per_token_ / training_.rank.world.size() / 1e12;
@@ -114,21 +119,22 @@ void RunReport::step(const StepResult& result) {
   }
   write_metrics(metrics);
   ++num_steps_;
-  num_nan_ += result.finite ? 0 : 1;
   seconds_ += seconds;
   loss_sum_ += result.loss;
   progress_.update(metrics);
-  if (first_ || !updated || iteration % options.log_interval == 0 || iteration == options.train_iters) {
+  if (first_ || must_end(result.outcome) || iteration % options.log_interval == 0 || iteration == options.train_iters) {
     first_ = false;
     StepMetrics mean = metrics;  // Megatron's line shows the mean since the line before
     mean.loss = plain_nan(loss_sum_ / static_cast<double>(num_steps_));
     mean.step_time_s = seconds_ / static_cast<double>(num_steps_);
     mean.tokens_per_s = static_cast<double>(step_tokens) / mean.step_time_s;
     mean.model_tflops = mean.tokens_per_s * flops_per_token_ / training_.rank.world.size() / 1e12;
-    mean.num_nan = num_nan_;
-    mean.num_skipped = updated ? 0 : 1;
+    mean.num_nan = training_.state.num_nan - shown_nan_;
+    mean.num_skipped = training_.state.num_skipped - shown_skipped_;
     print(console_line(mean, std::chrono::system_clock::now()));
-    num_steps_ = num_nan_ = 0;
+    shown_nan_ = training_.state.num_nan;
+    shown_skipped_ = training_.state.num_skipped;
+    num_steps_ = 0;
     seconds_ = loss_sum_ = 0;
   }
   step_start_ = Clock::now();
@@ -178,6 +184,23 @@ void RunReport::finish(int stop_signal, int64_t saved_iteration) {
   if (last_validation_) {
     print(fmt::format("final validation loss: {:.3f}", *last_validation_));
   }
+}
+
+std::string RunReport::describe_end(const StepResult& result, const std::string& where) const {
+  return result.outcome == StepOutcome::kScaleAtFloor ? describe_scale_at_floor(result, where)
+                                                      : describe_non_finite(result, where);
+}
+
+std::string RunReport::describe_scale_at_floor(const StepResult& result, const std::string& where) const {
+  const bool is_static = training_.options.loss_scale != 0;
+  return fmt::format(
+      "step {}: the gradients overflowed in {} steps in a row at loss scale {}, which {}: {}. The weights are those of "
+      "update {}; nothing was saved. {}; where training itself diverges, a lower --lr, a longer --lr-warmup-iters or "
+      "--bf16, which needs no loss scale",
+      result.step, LossScaler::kMostSkipsAtFloor, result.loss_scale,
+      is_static ? "--loss-scale keeps" : "--min-loss-scale keeps it from falling below", where,
+      training_.optimizer.num_updates(),
+      is_static ? "Leave out --loss-scale for a dynamic scale, or give a lower one" : "Give a lower --min-loss-scale");
 }
 
 std::string RunReport::describe_non_finite(const StepResult& result, const std::string& where) const {

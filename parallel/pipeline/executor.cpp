@@ -227,7 +227,7 @@ void Executor::backward(Stage& stage, const Action& action) {
   StageChunk::GradientSlot& gradients =
       stage.gradients[action.kind == ActionKind::kBackward ? 0 : slot_in(stage, SlotKind::kPendingGradient)];
   set_masks(microbatch);
-  const StagePass pass{*context_, sync_, microbatch};
+  const StagePass pass{*context_, sync_, microbatch, &hooks_.on_gradients};
 
   ConstTensorView doutput;
   if (!chunk.is_last()) {

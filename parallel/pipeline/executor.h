@@ -22,6 +22,7 @@ struct LossSum {
 struct ExecutorHooks {
   std::function<void(const Action&)> before_action;
   ActivationHook on_activation;
+  GradientHook on_gradients;
 };
 
 class Executor {

@@ -140,6 +140,9 @@ void StageChunk::layer_backward_weight(size_t layer, const StagePass& pass, Acti
   pass.context.grad_write = pass.sync.need_grads(stage_, layer, pass.microbatch);
   layers_[layer]->backward_weight(pass.context, doutput_of(grads, doutput, layer), input_of(slot, layer),
                                   {slot.saved[layer], grads.pending[layer]});
+  if (pass.on_gradients != nullptr && *pass.on_gradients) {
+    (*pass.on_gradients)(stage_, pass.microbatch, layer);
+  }
   pass.sync.done_grads(stage_, layer, pass.microbatch);
 }
 

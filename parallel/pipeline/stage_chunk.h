@@ -15,6 +15,9 @@ namespace ashlar {
 // injection) or look at it (search for the first bad value). `layer` is an index within the stage.
 using ActivationHook = std::function<void(int stage, int microbatch, int layer, bool is_output, TensorView activation)>;
 
+// Behind a layer's backward_weight, while Parameter::grad holds what it wrote. For injected faults.
+using GradientHook = std::function<void(int stage, int microbatch, size_t layer)>;
+
 // Layers [begin, end) of a stage of which only the input is kept: their forward passes run again before their backward
 // passes. The layer in front of them and the last of them have outputs.
 struct RecomputeGroup {
@@ -27,6 +30,7 @@ struct StagePass {
   LayerContext& context;
   ParamSync& sync;
   int microbatch = 0;
+  const GradientHook* on_gradients = nullptr;
 };
 
 class StageChunk {

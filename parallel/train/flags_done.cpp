@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "parallel/train/flags.h"
+#include "parallel/zero/loss_scaler.h"
 #include "runtime/base/error.h"
 
 namespace ashlar {
@@ -54,6 +55,9 @@ constexpr CustomSetting kSplit{[](O& options, const std::string& text) {
                                  std::erase(options.split, ' ');
                                },
                                [](const O& options) { return options.split; }};
+
+static_assert(LossScaler::kMostSkipsAtFloor == 10, "--min-loss-scale says so");
+constexpr FlagRange kLossScales{.min = kSmallestLossScale, .max = kLargestLossScale};
 
 class Rows {
  public:
@@ -208,6 +212,32 @@ void model_and_grid(Rows& t) {
   t.row("bf16", &O::bf16, "",
         "weights and activations in bf16, with fp32 master weights and gradients; on a CPU bf16 is how numbers are "
         "stored, sums are fp32");
+  t.row("fp16", &O::fp16, "",
+        "the same in fp16, with a loss scale: a step whose gradients overflow changes no weight, and is counted as "
+        "skipped");
+  t.row("loss-scale", &O::loss_scale, "X", "with --fp16: a loss scale that never changes")
+      .within(kLossScales)
+      .by_default("dynamic");
+  t.row("initial-loss-scale", &O::initial_loss_scale, "X", "with --fp16: the dynamic loss scale of the first step")
+      .within(kLossScales)
+      .by_default("4294967296");
+  t.row("initial-scale-power", &O::initial_scale_power, "N",
+        "the same as a power of two, as in DeepSpeed's files: --initial-loss-scale 2^N")
+      .within({.min = -20, .max = 64})
+      .by_default("none");
+  t.row("min-loss-scale", &O::min_loss_scale, "X",
+        "with --fp16: the dynamic loss scale stays at least so large; 10 steps in a row that overflow at it (or at a "
+        "static scale) end the run")
+      .within(kLossScales)
+      .by_default("1");
+  t.row("loss-scale-window", &O::loss_scale_window, "N",
+        "with --fp16: so many steps in a row without overflow double the dynamic loss scale")
+      .at_least(1)
+      .by_default("1000");
+  t.row("hysteresis", &O::hysteresis, "N",
+        "with --fp16: the N-th overflow since the scale was last doubled halves it, and so does every one behind that")
+      .at_least(1)
+      .by_default("2");
   t.row("gemm", &O::gemm, "NAME",
         "matrix products on GPUs: our own kernels (16-bit operands), cuBLASLt, or whichever of them fits a product")
       .one_of({"auto", "own", "cublaslt"});
@@ -331,6 +361,9 @@ void output_run_and_tests(Rows& t) {
         "checkpoint of step S")
       .by_default("none");
   t.row("test-nan", &O::test_nan, "rank=R,step=S", "rank R puts a NaN into its activations in step S")
+      .by_default("none");
+  t.row("test-overflow", &O::test_overflow, "rank=R,step=S[,tensor=NAME]",
+        "rank R puts an infinity into its gradient of NAME (without NAME its first tensor) in step S")
       .by_default("none");
   t.row("test-write-fault", &O::test_write_fault, "rank=R,bytes=N[,kill=1]",
         "rank R's checkpoint file fails after N bytes: disk full, or the process ends")

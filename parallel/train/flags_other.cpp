@@ -68,14 +68,8 @@ void refused_numbers_and_grid(std::vector<Flag>& flags) {
                        std::vector<std::string> neutral = {}) {
     flags.push_back(other(FlagStatus::kRefused, name, value, instead, std::move(neutral)));
   };
-  add("fp16", "", "it needs loss scaling, which comes later; use --bf16, or leave it out for fp32");
-  add("fp8-format", "NAME", "training is in fp32 or --bf16; leave it out");
-  add("fp8-recipe", "NAME", "training is in fp32 or --bf16; leave it out", {"delayed"});
-  add("loss-scale", "X", "fp32 and --bf16 need no loss scale; leave it out", {"1"});
-  add("initial-loss-scale", "X", "fp32 and --bf16 need no loss scale; leave it out", {"4294967296"});
-  add("min-loss-scale", "X", "fp32 and --bf16 need no loss scale; leave it out", {"1"});
-  add("loss-scale-window", "N", "fp32 and --bf16 need no loss scale; leave it out", {"1000"});
-  add("hysteresis", "N", "fp32 and --bf16 need no loss scale; leave it out", {"2"});
+  add("fp8-format", "NAME", "training is in fp32, --bf16 or --fp16; leave it out");
+  add("fp8-recipe", "NAME", "training is in fp32, --bf16 or --fp16; leave it out", {"delayed"});
   add("context-parallel-size", "N", "a sequence stays on one tensor group", {"1"});
   add("cp-comm-type", "NAME", "a sequence stays on one tensor group; leave it out", {"p2p"});
   add("offload-param-device", "NAME",

@@ -116,7 +116,7 @@ Setting micro_batches_from(const TrainOptions& options) {
 
 Setting precisions_from(const TrainOptions& options) {
   Setting setting(1);
-  if (!options.bf16) {
+  if (!options.bf16 && !options.fp16) {
     setting.push_back({"--bf16", 100, [](TrainOptions& o) { o.bf16 = true; }});
   }
   return setting;

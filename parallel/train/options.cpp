@@ -109,16 +109,6 @@ void check_activation(const Values& given, const std::string& where) {
   }
 }
 
-// Two precisions are a mistake of the user, whatever this version can do with either.
-void check_precision(const Values& words, const Values& file) {
-  const auto asked = [&](const char* name) {
-    const auto word = words.find(name), line = file.find(name);
-    return word != words.end() ? word->second.front() == "true" : line != file.end() && line->second.front() == "true";
-  };
-  REQUIRE(!asked("bf16") || !asked("fp16"), ErrorCode::kUsage,
-          "--bf16 and --fp16 contradict each other: give one of them; this version trains with --bf16");
-}
-
 Values read_config_file(const std::string& path) {
   std::vector<CLI::ConfigItem> items;
   try {
@@ -166,6 +156,9 @@ std::vector<std::string> unused_notes(const std::set<std::string>& given, const 
   unused("check-weight-hash", o.metrics_file.empty(), "the hashes go to --metrics-file");
   for (const char* name : {"gemm", "allow-tf32"}) {
     unused(name, o.device == "cpu", "--device cpu: it is about matrix products on GPUs");
+  }
+  for (const char* name : {"loss-scale", "initial-loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis"}) {
+    unused(name, !o.fp16, "fp32 and --bf16 need no loss scale");
   }
   for (const char* name : {"train-tokens", "peak-tflops", "mfu"}) {
     unused(name, !o.dry_run, "it is for --dry-run");
@@ -219,7 +212,6 @@ ParsedCommand parse_train_options(const std::vector<std::string>& args) {
   for (const auto& [name, values] : words) {
     apply(*find_flag(name), values, "--" + name);
   }
-  check_precision(words, file);
   REQUIRE(problems.empty(), ErrorCode::kUsage, "{}", fmt::join(problems, "\n"));
   check_activation(words, "");
   check_activation(file, words.count("config") ? words.at("config").front() + ": " : "");

@@ -12,6 +12,12 @@
 
 namespace ashlar {
 
+// Megatron's dynamic loss scale.
+inline constexpr double kDefaultInitialLossScale = 4294967296;  // 2^32
+inline constexpr double kDefaultMinLossScale = 1;
+inline constexpr int64_t kDefaultLossScaleWindow = 1000;
+inline constexpr int64_t kDefaultHysteresis = 2;
+
 struct TrainOptions {
   // model
   int64_t num_layers = 0;
@@ -113,6 +119,13 @@ struct TrainOptions {
   std::string gemm = "auto";        // auto, own, cublaslt
   bool allow_tf32 = false;
   bool bf16 = false;
+  bool fp16 = false;
+  double loss_scale = 0;                       // with fp16: static; 0: dynamic
+  double initial_loss_scale = 0;               // dynamic; 0: kDefaultInitialLossScale (so are the others of a 0)
+  std::optional<int64_t> initial_scale_power;  // its logarithm to base 2; resolved into initial_loss_scale
+  double min_loss_scale = 0;
+  int64_t loss_scale_window = 0;
+  int64_t hysteresis = 0;
   double memory_limit_gb = 0;  // 10^9 bytes of device memory a rank; 0: no limit
 
   // actions other than training
@@ -124,7 +137,7 @@ struct TrainOptions {
   int64_t verify_layout = 0;  // steps
 
   // faults on demand, for tests: see TestPoint
-  std::string test_hang, test_nan, test_write_fault, test_offload_fault;
+  std::string test_hang, test_nan, test_overflow, test_write_fault, test_offload_fault;
 
   // filled by resolve_options
   int data_parallel_size = 0;
@@ -149,7 +162,7 @@ void validate_options(const TrainOptions& options);
 // Pure. Checks what depends on the number of ranks (and again all of validate_options), and returns the options with
 // every 0 that stands for a derived value replaced: ffn_hidden_size, kv_channels, max_position_embeddings,
 // data_parallel_size, global_batch_size, num_microbatches, train_iters, lr_decay_iters, lr_warmup_iters (their _samples
-// and _fraction become "not given"), world_size. Throws Error(kUsage).
+// and _fraction become "not given"), world_size, and with fp16 what a dynamic loss scale needs. Throws Error(kUsage).
 TrainOptions resolve_options(const TrainOptions& options, int world_size);
 
 // Pure. Every setting under its flag's name without dashes; the values of options that are not resolved yet can be
@@ -178,15 +191,16 @@ int64_t padded_vocab_size(int64_t vocab_size, int64_t divisible_by, int tensor_s
 // What a test option asks for: "rank=3,step=2,point=all-reduce".
 struct TestPoint {
   int rank = 0;
-  int64_t step = 0;   // test_hang, test_nan: 1 is the first step
-  std::string point;  // test_hang: all-reduce, receive, checkpoint
-  int64_t bytes = 0;  // test_write_fault: the write that would pass this many bytes of the rank's checkpoint file
-                      // fails; test_offload_fault: likewise of its file of offloaded state
-  bool kill = false;  // test_write_fault: end the process there instead of reporting a full disk
+  int64_t step = 0;    // test_hang, test_nan, test_overflow: 1 is the first step
+  std::string point;   // test_hang: all-reduce, receive, checkpoint
+  std::string tensor;  // test_overflow: whose gradient; empty: the rank's first
+  int64_t bytes = 0;   // test_write_fault: the write that would pass this many bytes of the rank's checkpoint file
+                       // fails; test_offload_fault: likewise of its file of offloaded state
+  bool kill = false;   // test_write_fault: end the process there instead of reporting a full disk
 };
 
-// Pure. `flag` is test-hang, test-nan, test-write-fault or test-offload-fault; empty text gives nothing. Throws
-// Error(kUsage).
+// Pure. `flag` is test-hang, test-nan, test-overflow, test-write-fault or test-offload-fault; empty text gives nothing.
+// Throws Error(kUsage).
 std::optional<TestPoint> parse_test_point(const std::string& flag, const std::string& text);
 
 // Pure. What --help prints, and the three tables of flags that --help-flags prints (markdown: for the README).

@@ -277,11 +277,77 @@ void check_device(const TrainOptions& o, Problems& problems) {
                   "--device cpu and --distributed-backend {} contradict each other: {} carries memory of GPUs; give "
                   "--distributed-backend mpi, or --device cuda",
                   o.distributed_backend, o.distributed_backend);
-  problems.add_if(o.gemm == "own" && !o.bf16,
-                  "--gemm own needs --bf16: our kernels take 16-bit operands; give --gemm auto or cublaslt for fp32");
-  problems.add_if(o.allow_tf32 && o.bf16,
-                  "--allow-tf32 and --bf16 contradict each other: TF32 is about products of fp32 operands; give one of "
-                  "them");
+  problems.add_if(o.gemm == "own" && !o.bf16 && !o.fp16,
+                  "--gemm own needs --bf16 or --fp16: our kernels take 16-bit operands; give --gemm auto or cublaslt "
+                  "for fp32");
+  problems.add_if(o.allow_tf32 && (o.bf16 || o.fp16),
+                  "--allow-tf32 and --{} contradict each other: TF32 is about products of fp32 operands; give one of "
+                  "them",
+                  o.bf16 ? "bf16" : "fp16");
+}
+
+// What a dynamic loss scale is made of, as far as it was given.
+std::vector<std::string> dynamic_scale_flags(const TrainOptions& o, bool without_neutral) {
+  std::vector<std::string> flags;
+  const auto add = [&](const char* name, auto value, auto neutral) {
+    if (value != 0 && !(without_neutral && value == neutral)) {
+      flags.push_back(fmt::format("--{} {}", name, value));
+    }
+  };
+  add("initial-loss-scale", o.initial_loss_scale, kDefaultInitialLossScale);
+  if (o.initial_scale_power) {
+    flags.push_back(fmt::format("--initial-scale-power {}", *o.initial_scale_power));
+  }
+  add("min-loss-scale", o.min_loss_scale, kDefaultMinLossScale);
+  add("loss-scale-window", o.loss_scale_window, kDefaultLossScaleWindow);
+  add("hysteresis", o.hysteresis, kDefaultHysteresis);
+  return flags;
+}
+
+double initial_loss_scale(const TrainOptions& o) {
+  return o.initial_scale_power       ? std::ldexp(1.0, static_cast<int>(*o.initial_scale_power))
+         : o.initial_loss_scale != 0 ? o.initial_loss_scale
+                                     : kDefaultInitialLossScale;
+}
+
+void check_loss_scale(const TrainOptions& o, Problems& problems) {
+  problems.add_if(o.bf16 && o.fp16, "--bf16 and --fp16 contradict each other: give one of them");
+  if (!o.fp16) {
+    // Scripts of other systems carry Megatron's defaults along.
+    std::vector<std::string> flags = dynamic_scale_flags(o, true);
+    if (o.loss_scale != 0 && o.loss_scale != 1) {
+      flags.insert(flags.begin(), fmt::format("--loss-scale {}", o.loss_scale));
+    }
+    problems.add_if(!flags.empty(), "{} without --fp16: fp32 and --bf16 need no loss scale; leave it out",
+                    fmt::join(flags, ", "));
+    return;
+  }
+  const std::vector<std::string> flags = dynamic_scale_flags(o, false);
+  problems.add_if(
+      o.loss_scale != 0 && !flags.empty(),
+      "--loss-scale {} is a static scale, and {} belong to a dynamic one: leave out the former or the latter",
+      o.loss_scale, fmt::join(flags, ", "));
+  problems.add_if(o.initial_loss_scale != 0 && o.initial_scale_power,
+                  "--initial-loss-scale {} and --initial-scale-power {} (2^{}) are two names for one setting: give one "
+                  "of them",
+                  o.initial_loss_scale, o.initial_scale_power.value_or(0), o.initial_scale_power.value_or(0));
+  const double initial = initial_loss_scale(o);
+  const double least = o.min_loss_scale != 0 ? o.min_loss_scale : kDefaultMinLossScale;
+  problems.add_if(o.loss_scale == 0 && least > initial,
+                  "--min-loss-scale {}{} is above the initial loss scale {} (--initial-loss-scale or "
+                  "--initial-scale-power); nearest legal --min-loss-scale: {}",
+                  least, o.min_loss_scale != 0 ? "" : ", the default,", initial, initial);
+}
+
+void resolve_loss_scale(TrainOptions& o) {
+  if (!o.fp16 || o.loss_scale != 0) {
+    return;
+  }
+  o.initial_loss_scale = initial_loss_scale(o);
+  o.initial_scale_power.reset();
+  o.min_loss_scale = o.min_loss_scale != 0 ? o.min_loss_scale : kDefaultMinLossScale;
+  o.loss_scale_window = o.loss_scale_window != 0 ? o.loss_scale_window : kDefaultLossScaleWindow;
+  o.hysteresis = o.hysteresis != 0 ? o.hysteresis : kDefaultHysteresis;
 }
 
 void check_files_and_run(const TrainOptions& o, Problems& problems) {
@@ -298,8 +364,10 @@ void check_files_and_run(const TrainOptions& o, Problems& problems) {
                   "the days of a training need --peak-tflops X and --mfu X (and --train-tokens X, where --train-iters "
                   "does not say how many); got --peak-tflops {}, --mfu {}",
                   o.peak_tflops, o.mfu);
-  const std::pair<const char*, const std::string*> points[] = {
-      {"test-hang", &o.test_hang}, {"test-nan", &o.test_nan}, {"test-write-fault", &o.test_write_fault}};
+  const std::pair<const char*, const std::string*> points[] = {{"test-hang", &o.test_hang},
+                                                               {"test-nan", &o.test_nan},
+                                                               {"test-overflow", &o.test_overflow},
+                                                               {"test-write-fault", &o.test_write_fault}};
   for (const auto& [flag, text] : points) {
     try {
       parse_test_point(flag, *text);
@@ -412,6 +480,7 @@ void validate_options(const TrainOptions& options) {
   check_length_and_rate(options, problems);
   check_data(options, problems);
   check_device(options, problems);
+  check_loss_scale(options, problems);
   check_sharding(options, problems);
   check_offload(options, problems);
   check_files_and_run(options, problems);
@@ -439,6 +508,7 @@ TrainOptions resolve_options(const TrainOptions& options, int world_size) {
   resolve_grid(o, o.dry_run && o.world_size > 0 ? o.world_size : world_size);
   resolve_batch(o);
   resolve_length(o);
+  resolve_loss_scale(o);
   return o;
 }
 

@@ -107,11 +107,14 @@ std::optional<TestPoint> parse_test_point(const std::string& flag, const std::st
     bool known = true;
     if (key == "rank" && natural && *number < 1'000'000) {
       point.rank = static_cast<int>(*number);
-    } else if (key == "step" && natural && (flag == "test-hang" || flag == "test-nan")) {
+    } else if (key == "step" && natural && (flag == "test-hang" || flag == "test-nan" || flag == "test-overflow")) {
       point.step = *number;
     } else if (key == "point" && flag == "test-hang") {
       point.point = value;
       known = value == "all-reduce" || value == "receive" || value == "checkpoint";
+    } else if (key == "tensor" && flag == "test-overflow") {
+      point.tensor = value;
+      known = !value.empty();
     } else if (key == "bytes" && natural && (flag == "test-write-fault" || flag == "test-offload-fault")) {
       point.bytes = *number;
     } else if (key == "kill" && (value == "0" || value == "1") && flag == "test-write-fault") {
@@ -124,9 +127,10 @@ std::optional<TestPoint> parse_test_point(const std::string& flag, const std::st
     seen.push_back(key);
     start = comma + 1;
   }
-  const std::vector<std::string> needed = flag == "test-hang"  ? std::vector<std::string>{"rank", "step", "point"}
-                                          : flag == "test-nan" ? std::vector<std::string>{"rank", "step"}
-                                                               : std::vector<std::string>{"rank", "bytes"};
+  const bool in_step = flag == "test-nan" || flag == "test-overflow";
+  const std::vector<std::string> needed = flag == "test-hang" ? std::vector<std::string>{"rank", "step", "point"}
+                                          : in_step           ? std::vector<std::string>{"rank", "step"}
+                                                              : std::vector<std::string>{"rank", "bytes"};
   for (const std::string& key : needed) {
     REQUIRE(std::ranges::count(seen, key) == 1, ErrorCode::kUsage,
             "--{} expects {}, got '{}' ({} must stand there once)", flag, find_flag(flag)->value, text, key);

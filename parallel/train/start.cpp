@@ -73,6 +73,7 @@ void require_same_settings(RankContext& rank, const TrainOptions& options) {
 void require_ranks_of_faults(const TrainOptions& options, int world_size) {
   const std::pair<const char*, const std::string*> points[] = {{"test-hang", &options.test_hang},
                                                                {"test-nan", &options.test_nan},
+                                                               {"test-overflow", &options.test_overflow},
                                                                {"test-write-fault", &options.test_write_fault},
                                                                {"test-offload-fault", &options.test_offload_fault}};
   for (const auto& [flag, text] : points) {

@@ -46,6 +46,8 @@ class StepResults {
   Numbers take();
   // Blocks the host until all submitted steps are done. They are forgotten, and updates happen again.
   void drop_pending();
+  // Stream-ordered. Updates happen again behind a step that was not finite.
+  void allow_updates();
 
  private:
   static constexpr int64_t kNumCells = 2 + static_cast<int64_t>(kStopSignals.size());
@@ -55,7 +57,6 @@ class StepResults {
     Submitted submitted;
     std::unique_ptr<Event> arrived;
   };
-  void allow_updates();
 
   RankContext& rank_;
   const ProcessGrid& grid_;

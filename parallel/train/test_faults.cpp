@@ -1,8 +1,10 @@
 #include "parallel/train/test_faults.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <limits>
 
 namespace ashlar {
 namespace {
@@ -22,10 +24,16 @@ bool is_now(const TestPoint& point, const Training& training) {
 TestFaults::TestFaults(const TrainOptions& options)
     : hang_(parse_test_point("test-hang", options.test_hang)),
       nan_(parse_test_point("test-nan", options.test_nan)),
+      overflow_(parse_test_point("test-overflow", options.test_overflow)),
       write_(parse_test_point("test-write-fault", options.test_write_fault)) {}
 
 void TestFaults::install(Training& training) {
   ExecutorHooks hooks;
+  if (overflow_) {
+    find_gradient(training);
+    infinity_ = training.rank.device.allocate_host(sizeof(float), "--test-overflow");
+    *reinterpret_cast<float*>(infinity_.data()) = std::numeric_limits<float>::infinity();
+  }
   if (hang_ && hang_->point != "checkpoint") {
     hooks.before_action = [this, &training](const Action& action) {
       const bool here = hang_->point == "receive"
@@ -33,6 +41,13 @@ void TestFaults::install(Training& training) {
                             : action.kind == ActionKind::kForward;  // the first layer's all-reduce comes next
       if (here && is_now(*hang_, training)) {
         sleep_for_ever();
+      }
+    };
+  }
+  if (overflowing_ != nullptr) {
+    hooks.on_gradients = [this, &training](int stage, int microbatch, size_t layer) {
+      if (microbatch == 0 && stage == overflow_stage_ && layer == overflow_layer_ && is_now(*overflow_, training)) {
+        training.stream->copy(overflowing_->grad.data, infinity_.data(), sizeof(float));
       }
     };
   }
@@ -47,6 +62,36 @@ void TestFaults::install(Training& training) {
     };
   }
   training.executor.set_hooks(std::move(hooks));
+}
+
+// A gradient that counts. What every tensor rank holds whole are equal bits on all of them, so that one of them cannot
+// overflow alone, and only the first is looked at.
+void TestFaults::find_gradient(const Training& training) {
+  agree(training.rank.world, [&] {
+    if (overflow_->rank != training.rank.world.rank()) {
+      return;
+    }
+    std::vector<std::string> names;
+    for (const auto& chunk : training.chunks) {
+      const std::vector<std::vector<Parameter*>> layers = chunk->parameters_by_layer();
+      for (size_t layer = 0; layer < layers.size(); ++layer) {
+        for (const Parameter* parameter : layers[layer]) {
+          if (!parameter->shard.is_split() && training.grid.coordinate().tensor != 0) {
+            continue;
+          }
+          names.push_back(parameter->name);
+          if (overflowing_ == nullptr && (overflow_->tensor.empty() || overflow_->tensor == parameter->name)) {
+            overflowing_ = parameter;
+            overflow_stage_ = chunk->stage();
+            overflow_layer_ = layer;
+          }
+        }
+      }
+    }
+    REQUIRE(overflowing_ != nullptr, ErrorCode::kUsage,
+            "--test-overflow: rank {} ({}) has no tensor {} with a gradient of its own; it has {}", overflow_->rank,
+            training.grid.coordinate().text(), overflow_->tensor, fmt::join(names, ", "));
+  });
 }
 
 void TestFaults::before_checkpoint(const Training& training) const {

@@ -1,4 +1,5 @@
-// The faults of the test options (--test-hang, --test-nan, --test-write-fault): a documented way to see how a job ends.
+// The faults of the test options (--test-hang, --test-nan, --test-overflow, --test-write-fault): a documented way to
+// see how a job ends.
 #pragma once
 
 #include "parallel/train/training.h"
@@ -10,7 +11,8 @@ class TestFaults {
  public:
   explicit TestFaults(const TrainOptions& options);
 
-  // Hooks that put the faults into the steps of `training`, which must outlive the run.
+  // Collective. Hooks that put the faults into the steps of `training`, which must outlive the run. Throws
+  // AgreedError(kUsage) when a rank has no tensor of --test-overflow.
   void install(Training& training);
   // Sleeps for ever when this rank is to hang before the checkpoint of its present step.
   void before_checkpoint(const Training& training) const;
@@ -22,8 +24,15 @@ class TestFaults {
  private:
   std::optional<TestPoint> hang_;
   std::optional<TestPoint> nan_;
+  std::optional<TestPoint> overflow_;
   std::optional<TestPoint> write_;
-  Buffer not_a_number_;  // pinned, of the type of the activations
+  void find_gradient(const Training& training);
+
+  Buffer not_a_number_;                     // pinned, of the type of the activations
+  Buffer infinity_;                         // pinned, of the type of the gradients
+  const Parameter* overflowing_ = nullptr;  // on the rank that it is about
+  int overflow_stage_ = 0;
+  size_t overflow_layer_ = 0;
 };
 
 }  // namespace ashlar

@@ -43,8 +43,11 @@ constexpr std::array kTrainingFlags = {
     "clip-grad",
     "eod-mask-loss",
     "bf16",
+    "fp16",
     "grad-reduce-in-bf16",
 };
+// The same, where both runs are in fp16.
+constexpr std::array kLossScaleFlags = {"loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis"};
 
 // The inverse of options_json, for settings that still exist.
 TrainOptions options_from_json(const nlohmann::json& json) {
@@ -80,15 +83,45 @@ void compare_settings(const Training& training, const nlohmann::json& saved, con
   if (training.rank.world.rank() != 0) {
     return;
   }
+  const auto compare = [&](const char* flag) {
+    if (saved.contains(flag) && now.contains(flag) && saved[flag] != now[flag]) {
+      training.rank.log.warning("--load {}: --{} was {}, is {} now; losses will differ from an uninterrupted run",
+                                directory, flag, saved[flag].dump(), now[flag].dump());
+    }
+  };
   for (const char* flag : kTrainingFlags) {
     if (std::string_view(flag) == "lr-decay-iters" && training.options.lr_decay_style == "constant" &&
         saved.value("lr-decay-style", "") == "constant") {
       continue;  // it follows --train-iters, and nothing decays
     }
-    if (saved.contains(flag) && now.contains(flag) && saved[flag] != now[flag]) {
-      training.rank.log.warning("--load {}: --{} was {}, is {} now; losses will differ from an uninterrupted run",
-                                directory, flag, saved[flag].dump(), now[flag].dump());
+    compare(flag);
+  }
+  for (const char* flag : kLossScaleFlags) {
+    if (training.options.fp16 && saved.value("fp16", false)) {
+      compare(flag);
     }
+  }
+}
+
+// Null where there is no loss scale.
+nlohmann::json loss_scaler_json(const Training& training) {
+  if (!training.options.fp16) {
+    return nullptr;
+  }
+  const LossScaler::State& state = training.loss_scaler.state();
+  return {{"scale", state.scale},
+          {"good_steps", state.good_steps},
+          {"hysteresis_left", state.hysteresis_left},
+          {"skips_at_floor", state.skips_at_floor}};
+}
+
+// A run in another precision saved no scale: this one begins with its own.
+void restore_loss_scaler(Training& training, const nlohmann::json& json) {
+  if (!json.is_null() && training.options.fp16) {
+    training.loss_scaler.restore({.scale = json.at("scale").get<double>(),
+                                  .good_steps = json.at("good_steps").get<int64_t>(),
+                                  .hysteresis_left = json.at("hysteresis_left").get<int64_t>(),
+                                  .skips_at_floor = json.at("skips_at_floor").get<int64_t>()});
   }
 }
 
@@ -136,6 +169,9 @@ void save_training(Training& training, const std::string& directory, uint64_t da
   const nlohmann::json state = {{"iteration", training.state.iteration},
                                 {"consumed_samples", training.state.consumed_samples},
                                 {"num_updates", training.optimizer.num_updates()},
+                                {"num_skipped", training.state.num_skipped},
+                                {"num_nan", training.state.num_nan},
+                                {"loss_scaler", loss_scaler_json(training)},
                                 {"data_fingerprint", data_fingerprint},
                                 {"options", options_json(training.options)}};
   save_checkpoint(training.rank, {directory, training.state.iteration, slices, storage}, state);
@@ -162,6 +198,9 @@ std::optional<int64_t> load_training(Training& training, const std::string& dire
   training.state.iteration = state.at("iteration").get<int64_t>();
   training.state.consumed_samples = state.at("consumed_samples").get<int64_t>();
   training.optimizer.set_num_updates(state.at("num_updates").get<int64_t>());
+  training.state.num_skipped = state.value("num_skipped", int64_t{0});
+  training.state.num_nan = state.value("num_nan", int64_t{0});
+  restore_loss_scaler(training, state.value("loss_scaler", nlohmann::json()));
   if (training.rank.world.rank() == 0 && state.at("data_fingerprint").get<uint64_t>() != data_fingerprint) {
     training.rank.log.warning("--load {}: the data or its order is not that of the run that saved", directory);
   }

@@ -1,6 +1,7 @@
 #include "parallel/train/training.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "kernels/prepare.h"
@@ -67,6 +68,20 @@ OptimizerConfig optimizer_config(const TrainOptions& options) {
           .clip_grad = options.clip_grad};
 }
 
+LossScaleConfig loss_scale_config(const TrainOptions& options) {
+  if (!options.fp16) {
+    return {};
+  }
+  if (options.loss_scale != 0) {
+    return {.initial = options.loss_scale};
+  }
+  return {.dynamic = true,
+          .initial = options.initial_loss_scale,
+          .min = options.min_loss_scale,
+          .window = options.loss_scale_window,
+          .hysteresis = options.hysteresis};
+}
+
 LrSchedule make_lr_schedule(const TrainOptions& options) {
   return {.max_lr = options.lr,
           .min_lr = options.min_lr,
@@ -119,10 +134,40 @@ void go_back(Training& training, const StepResults::Submitted& step) {
   training.optimizer.set_num_updates(step.updates_before);
 }
 
+// What a step was good for, and what follows for the next one. The same on every rank, because loss and norm are.
+void judge(Training& training, const StepResults::Submitted& step, StepResult& result) {
+  const bool ends_at_nan = training.options.check_for_nan_in_loss_and_grad;
+  const bool loss_is_finite = std::isfinite(result.loss);
+  if (result.finite) {
+    result.outcome = StepOutcome::kUpdated;
+  } else if (training.options.fp16 && (loss_is_finite || !ends_at_nan)) {
+    result.outcome = StepOutcome::kSkipped;
+  } else {
+    result.outcome = ends_at_nan ? StepOutcome::kNotFinite : StepOutcome::kUpdated;
+  }
+  training.state.num_nan += result.finite || (training.options.fp16 && loss_is_finite) ? 0 : 1;
+  if (result.outcome != StepOutcome::kNotFinite) {
+    training.loss_scaler.step_done(result.outcome == StepOutcome::kSkipped);
+  }
+  training.state.num_skipped += result.outcome == StepOutcome::kUpdated ? 0 : 1;
+  if (result.outcome == StepOutcome::kSkipped) {
+    training.optimizer.set_num_updates(step.updates_before);
+    training.results.allow_updates();
+    if (training.loss_scaler.is_at_end()) {
+      result.outcome = StepOutcome::kScaleAtFloor;
+    }
+  }
+  result.loss_scale = training.loss_scaler.scale();
+  if (must_end(result.outcome)) {
+    go_back(training, step);
+    result.consumed_samples = step.samples_before;
+  }
+}
+
 }  // namespace
 
 DType compute_dtype(const TrainOptions& options) {
-  return options.bf16 ? DType::kBF16 : DType::kF32;
+  return options.bf16 ? DType::kBF16 : options.fp16 ? DType::kF16 : DType::kF32;
 }
 
 GptConfig gpt_config(const TrainOptions& options, DType dtype) {
@@ -199,6 +244,7 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
                borrow(chunks), batch_shape(options), sync),
       optimizer(rank, grid, *stream, store, optimizer_config(options), offload_config(options, rank.world.rank())),
       lr_schedule(make_lr_schedule(options)),
+      loss_scaler(loss_scale_config(options)),
       results(rank, grid, *stream),
       idle_at_end(*stream) {
   // Hosts may differ in what their kernels and file systems offer, ranks of a host do not.
@@ -219,17 +265,21 @@ void submit_step(Training& training, const SampleSource& source, const StopSigna
   // Gradients are accumulated as sums over targets times a constant, so their size does not grow with the batch.
   const double nominal_targets =
       static_cast<double>(training.options.global_batch_size) * static_cast<double>(training.options.seq_length);
+  // The loss scale is one factor more in that constant.
+  const double scale = training.loss_scaler.scale();
+  DCHECK(!training.options.fp16 || training.results.num_pending() == 0, "step {} knows no loss scale yet", step.step);
   const StepReader reader{training, source, state.consumed_samples};
-  training.executor.train(std::cref(reader), 1.0 / nominal_targets, step.step,
+  training.executor.train(std::cref(reader), scale / nominal_targets, step.step,
                           static_cast<uint64_t>(training.options.seed), state.consumed_samples);
   training.sync.grads().combine_tied();
   training.results.share(training.executor.totals(), signals == nullptr ? 0 : signals->received());
   training.optimizer.sum_squares();
-  training.optimizer.update(training.results.results(), training.results.totals(),
-                            {.nominal_targets = nominal_targets,
-                             .learning_rate = step.learning_rate,
-                             .skip_not_finite = training.options.check_for_nan_in_loss_and_grad},
-                            [&training](size_t layer) { training.sync.values().updated(layer); });
+  training.optimizer.update(
+      training.results.results(), training.results.totals(),
+      {.nominal_targets = nominal_targets / scale,
+       .learning_rate = step.learning_rate,
+       .skip_not_finite = training.options.check_for_nan_in_loss_and_grad || training.options.fp16},
+      [&training](size_t layer) { training.sync.values().updated(layer); });
   training.results.submit(step);
   ++state.iteration;
   state.consumed_samples += training.options.global_batch_size;
@@ -251,15 +301,14 @@ StepResult take_result(Training& training) {
     throw AgreedError(ErrorCode::kData,
                       fmt::format("step {}: no target of the global batch counts (all are masked)", step.step));
   }
-  if (!result.finite && training.options.check_for_nan_in_loss_and_grad) {
-    go_back(training, step);
-    result.consumed_samples = step.samples_before;
-  }
+  judge(training, step, result);
   return result;
 }
 
 size_t result_lag(const Training& training) {
-  return training.rank.device.kind() == DeviceKind::kCpu || training.options.check_weight_hash ? 0 : 1;
+  return training.rank.device.kind() == DeviceKind::kCpu || training.options.fp16 || training.options.check_weight_hash
+             ? 0
+             : 1;
 }
 
 StepResult train_step(Training& training, const SampleSource& source, const StopSignals* signals) {

@@ -16,10 +16,13 @@ struct StepMetrics {
   int64_t global_batch_size = 0;  // samples
   int64_t num_skipped = 0;        // steps since the last line whose update was skipped
   int64_t num_nan = 0;            // steps since the last line whose loss was not finite
-  double loss = 0;                // mean over counted targets
-  double grad_norm = 0;           // before clipping
-  double learning_rate = 0;       // the one this update used
-  double loss_scale = 1.0;
+  int64_t total_skipped = 0;      // the same since the first step of the run
+  int64_t total_nan = 0;
+  double loss = 0;           // mean over counted targets
+  double grad_norm = 0;      // before clipping
+  double learning_rate = 0;  // the one this update used
+  double loss_scale = 1.0;   // of the next step, as Megatron shows it
+  bool scales_loss = false;  // fp16: the metrics file has the loss scale and what was skipped
   double step_time_s = 0;
   double tokens_per_s = 0;              // of the whole job
   double model_tflops = 0;              // TFLOP/s per rank; 0: unknown

@@ -79,6 +79,11 @@ void MetricsFile::write(const StepMetrics& m) {
                  {"tokens_per_s", number(m.tokens_per_s)},
                  {"model_tflops", number(m.model_tflops)},
                  {"flop_formula", m.flop_formula}};
+  if (m.scales_loss) {
+    object["loss_scale"] = number(m.loss_scale);
+    object["skipped_iterations"] = m.total_skipped;
+    object["nan_iterations"] = m.total_nan;
+  }
   if (!m.weight_hashes.empty()) {
     Json hashes = Json::array();
     for (uint64_t hash : m.weight_hashes) hashes.push_back(fmt::format("{:016x}", hash));

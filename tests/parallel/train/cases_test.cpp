@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstring>
 
 #include "tests/parallel/train/run_trace.h"
 #include "tests/support/grad_norm.h"
@@ -361,32 +362,41 @@ TEST(FewCases, ExplicitDefaultsChangeNothing) {
   EXPECT_TRUE(run_steps(given, {1, 1, 1}, source, 3).same_bits(run_steps(left_out, {1, 1, 1}, source, 3)));
 }
 
-// A bad value on one rank stops all of them at the same step, with the weights of the step before.
+// A bad value on one rank stops all of them at the same step, with the weights of the step before; in fp16 too, where
+// only gradients may overflow.
 TEST(FewCases, NonFiniteValueOnOneRankStopsAll) {
   const GridShape grid{2, 2, 1};
-  for (int bad_rank = 0; bad_rank < grid.num_ranks(); ++bad_rank) {
-    const TrainOptions options = with_grid(model_xs(), grid);
+  for (const std::string precision : {"fp32", "bf16", "fp16"}) {
+    TrainOptions wanted = model_xs();
+    wanted.bf16 = precision == "bf16";
+    wanted.fp16 = precision == "fp16";
+    wanted.loss_scale = precision == "fp16" ? 1024 : 0;
+    const TrainOptions options = with_grid(wanted, grid);
     const TinySource source = source_of(options);
-    run_ranks(grid.num_ranks(), [&](RankContext& rank) {
-      Training training(rank, options);
-      EXPECT_TRUE(train_step(training, source).finite);
-      const uint64_t before = training.sync.values().hash_values();
-      ExecutorHooks hooks;
-      hooks.on_activation = [&](int, int microbatch, int layer, bool is_output, TensorView activation) {
-        if (rank.world.rank() == bad_rank && microbatch == 1 && layer == 1 && !is_output) {
-          activation.as<float>()[3] = std::numeric_limits<float>::quiet_NaN();
-        }
-      };
-      training.executor.set_hooks(hooks);
-      const StepResult step = train_step(training, source);
-      EXPECT_FALSE(step.finite) << "rank " << rank.world.rank();
-      EXPECT_EQ(training.sync.values().hash_values(), before);
-      EXPECT_EQ(training.state.iteration, 1);
-      EXPECT_EQ(training.optimizer.num_updates(), 1);
-      training.executor.set_hooks({});
-      EXPECT_TRUE(train_step(training, source).finite);
-      EXPECT_EQ(training.state.iteration, 2);
-    });
+    for (int bad_rank = 0; bad_rank < grid.num_ranks(); ++bad_rank) {
+      run_ranks(grid.num_ranks(), [&](RankContext& rank) {
+        Training training(rank, options);
+        EXPECT_TRUE(train_step(training, source).finite);
+        const uint64_t before = training.sync.values().hash_values();
+        ExecutorHooks hooks;
+        hooks.on_activation = [&](int, int microbatch, int layer, bool is_output, TensorView activation) {
+          if (rank.world.rank() == bad_rank && microbatch == 1 && layer == 1 && !is_output) {
+            std::memset(activation.data + 3 * dtype_bytes(activation.dtype), 0xff, dtype_bytes(activation.dtype));
+          }
+        };
+        training.executor.set_hooks(hooks);
+        const StepResult step = train_step(training, source);
+        EXPECT_FALSE(step.finite) << "rank " << rank.world.rank();
+        EXPECT_EQ(step.outcome, StepOutcome::kNotFinite) << precision;
+        EXPECT_EQ(training.state.num_nan, 1);
+        EXPECT_EQ(training.sync.values().hash_values(), before);
+        EXPECT_EQ(training.state.iteration, 1);
+        EXPECT_EQ(training.optimizer.num_updates(), 1);
+        training.executor.set_hooks({});
+        EXPECT_TRUE(train_step(training, source).finite);
+        EXPECT_EQ(training.state.iteration, 2);
+      });
+    }
   }
 }
 

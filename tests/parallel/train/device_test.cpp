@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "kernels/prepare.h"
+#include "parallel/train/test_faults.h"
 #include "parallel/train/train_checkpoint.h"
 #include "parallel/train/verify_layout.h"
 #include "tests/emulation/bridge/played_machine.h"
@@ -271,6 +272,57 @@ TEST_P(OnDevice, NonFiniteStepAndTheOneBehindItChangeNothing) {
       on_gpus(GetParam()));
 }
 
+// fp16: an overflow on one GPU lowers the scale of all, changes no weight, and the run goes on as the CPU's does.
+TEST_P(OnDevice, AnOverflowIsSkippedAndTheRunGoesOn) {
+  const GridShape grid{2, 1, 2};
+  TrainOptions wanted = model_xxs();
+  wanted.fp16 = true;
+  wanted.initial_loss_scale = 4096;
+  wanted.hysteresis = 1;
+  wanted.loss_scale_window = 2;
+  wanted.zero_stage = 1;
+  wanted.test_overflow = "rank=3,step=2,tensor=h.1.attn.c_attn.weight";
+  const TrainOptions options = with_grid(wanted, grid);
+  const TinySource source = source_of(options);
+  struct Line {
+    double loss, scale;
+    StepOutcome outcome;
+    uint64_t weights;
+  };
+  const auto lines_on = [&](const ThreadRankOptions& ranks) {
+    std::vector<Line> lines;
+    run_ranks(
+        grid.num_ranks(),
+        [&](RankContext& rank) {
+          Training training(rank, options);
+          TestFaults faults(options);
+          faults.install(training);
+          EXPECT_EQ(result_lag(training), 0u);
+          for (int step = 0; step < 4; ++step) {
+            const StepResult result = train_step(training, source);
+            const uint64_t weights = training.sync.values().hash_values();
+            if (rank.world.rank() == 0) {
+              lines.push_back({result.loss, result.loss_scale, result.outcome, weights});
+            }
+          }
+        },
+        ranks);
+    return lines;
+  };
+  const std::vector<Line> cpu = lines_on({}), gpu = lines_on(on_gpus(GetParam()));
+  ASSERT_EQ(gpu.size(), 4u);
+  EXPECT_EQ(gpu[1].outcome, StepOutcome::kSkipped);
+  EXPECT_EQ(gpu[1].weights, gpu[0].weights);
+  EXPECT_NE(gpu[2].weights, gpu[1].weights);
+  EXPECT_EQ(gpu[1].scale, 2048);
+  EXPECT_EQ(gpu[3].scale, 4096);
+  for (size_t at = 0; at < 4; ++at) {
+    EXPECT_EQ(gpu[at].outcome, cpu[at].outcome) << at;
+    EXPECT_EQ(gpu[at].scale, cpu[at].scale) << at;
+    EXPECT_LE(relative_difference(gpu[at].loss, cpu[at].loss), 5e-4) << at;
+  }
+}
+
 TEST_P(OnDevice, AStepAllocatesNothing) {
   const GridShape grid{1, 2, 1};
   const TrainOptions options = with_grid(model_xxs(), grid);
@@ -337,18 +389,26 @@ TEST(DeviceCheckpoints, MoveBetweenDevicesAndResume) {
   EXPECT_LE(worst_difference(from_cpu.losses, {whole.losses.back()}), kLoss);
 }
 
-// Our own matrix products and attention, in bf16: the CPU's bf16 run to rounding.
-TEST(DeviceBf16, OwnKernelsTrainLikeTheCpu) {
+// Our own matrix products and attention, in bf16 and fp16: the CPU's run to rounding.
+void check_own_kernels(bool fp16) {
   TrainOptions options = model_xxs();
   options.hidden_size = 128;  // heads of 64, which the tensor cores' attention takes
   options.num_attention_heads = 2;
-  options.bf16 = true;
+  options.bf16 = !fp16;
+  options.fp16 = fp16;
+  options.loss_scale = fp16 ? 4096 : 0;
   options.gemm = "own";
   options.make_vocab_size_divisible_by = 8;  // rows of 16 bytes
   const RunTrace cpu = run_steps(options, {1, 1, 1}, source_of(options), 2);
   for (const GridShape& grid : {GridShape{1, 1, 1}, GridShape{2, 1, 1}}) {
     expect_the_cpus_run(options, grid, DeviceBackend::kNccl, cpu, 2, 2e-3, 2e-2);
   }
+}
+TEST(DeviceBf16, OwnKernelsTrainLikeTheCpu) {
+  check_own_kernels(false);
+}
+TEST(DeviceFp16, OwnKernelsTrainLikeTheCpu) {
+  check_own_kernels(true);
 }
 
 TEST(DeviceVerifyLayout, GridEqualsOneGpu) {

@@ -86,6 +86,19 @@ TEST_F(MetricsFileTest, ExactLines) {
                                    R"({"kind":"validation","step":3,"loss":0.0,"perplexity":1.0})"));
 }
 
+TEST_F(MetricsFileTest, LossScaleOfFp16) {
+  StepMetrics m;
+  m.step = 7;
+  m.scales_loss = true;
+  m.loss_scale = 4294967296;
+  m.total_skipped = 3;
+  m.total_nan = 1;
+  MetricsFile file(path(), 0);
+  file.write(m);
+  EXPECT_THAT(lines().front(),
+              testing::EndsWith(R"(,"loss_scale":4294967296.0,"skipped_iterations":3,"nan_iterations":1})"));
+}
+
 TEST_F(MetricsFileTest, ExactLinesOfAStartAndOfAnEnd) {
   MetricsFile file(path(), 0);
   file.write(RunMetrics{.step = 0, .device = "GPU 3", .num_ranks = 4, .grid = "4 x 1 x 1", .num_parameters = 53440});

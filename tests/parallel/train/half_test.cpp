@@ -1,5 +1,6 @@
-// Training in bf16: weights and activations 16 bits wide, fp32 masters, moments and gradients. One grid repeats to the
-// bit whatever the schedule; grids agree to the rounding of bf16; checkpoints move between fp32 and bf16 runs.
+// Training in bf16 and fp16: weights and activations 16 bits wide, fp32 masters, moments and gradients. One grid
+// repeats to the bit whatever the schedule; grids agree to the rounding of 16 bits; checkpoints move between
+// precisions.
 #include <gtest/gtest.h>
 
 #include "parallel/train/train_checkpoint.h"
@@ -12,10 +13,21 @@ namespace {
 
 using namespace test;
 
-TrainOptions in_bf16(TrainOptions options) {
-  options.bf16 = true;
-  return options;
-}
+class HalfPrecision : public testing::TestWithParam<const char*> {
+ protected:
+  bool is_fp16() const { return std::string(GetParam()) == "fp16"; }
+  // A scale at which nothing overflows; what happens where it does is fp16_test.cpp's.
+  TrainOptions half(TrainOptions options) const {
+    options.bf16 = !is_fp16();
+    options.fp16 = is_fp16();
+    options.initial_loss_scale = is_fp16() ? 65536 : 0;
+    return options;
+  }
+};
+class HalfPrecisionGrids : public HalfPrecision {};
+const auto kPrecisions = testing::Values("bf16", "fp16");
+INSTANTIATE_TEST_SUITE_P(Few, HalfPrecision, kPrecisions, [](const auto& instance) { return instance.param; });
+INSTANTIATE_TEST_SUITE_P(All, HalfPrecisionGrids, kPrecisions, [](const auto& instance) { return instance.param; });
 
 TinySource source_of(const TrainOptions& options) {
   return TinySource(options.seq_length, options.vocab_size);
@@ -36,24 +48,24 @@ void check_grids(const TrainOptions& options, const std::vector<GridShape>& grid
   }
 }
 
-TEST(FewBf16, GridsAgreeToRounding) {
-  check_grids(in_bf16(model_xs()), {{2, 1, 1}, {2, 2, 2}}, 5);
+TEST_P(HalfPrecision, GridsAgreeToRounding) {
+  check_grids(half(model_xs()), {{2, 1, 1}, {2, 2, 2}}, 5);
 }
 // Few elements, a high rate and two steps: single elements that turn around are most of a bias.
-TEST(FewBf16, TinyTensorsAgreeToRounding) {
-  TrainOptions options = in_bf16(model_xs());
+TEST_P(HalfPrecision, TinyTensorsAgreeToRounding) {
+  TrainOptions options = half(model_xs());
   options.hidden_size = 32;
   options.lr = 1e-3;
   check_grids(options, {{2, 1, 1}}, 2);
 }
-TEST(Bf16, GridsAgreeToRounding) {
-  const TrainOptions options = in_bf16(model_xs());
+TEST_P(HalfPrecisionGrids, AgreeToRounding) {
+  const TrainOptions options = half(model_xs());
   check_grids(options, {{1, 1, 2}, {1, 2, 1}, {4, 1, 1}, {1, 4, 1}, {1, 1, 8}, {2, 2, 1}, {1, 2, 2}, {2, 1, 2}}, 20);
   check_grids(with_sgd(options, 0.02, 1), {{2, 1, 1}, {1, 2, 2}, {4, 1, 1}, {2, 2, 2}}, 20);
 }
 
-TEST(FewBf16, SchedulesAndRepeatsGiveEqualBits) {
-  TrainOptions options = in_bf16(model_xs());
+TEST_P(HalfPrecision, SchedulesAndRepeatsGiveEqualBits) {
+  TrainOptions options = half(model_xs());
   const TinySource source = source_of(options);
   for (const GridShape& grid : {GridShape{2, 2, 1}, GridShape{1, 4, 1}}) {
     options.pipeline_schedule = "1f1b";
@@ -65,22 +77,24 @@ TEST(FewBf16, SchedulesAndRepeatsGiveEqualBits) {
   }
 }
 
-// bf16 carries 8 bits, so its first loss is that of fp32 to about 2^-9; another precision would be far closer or off.
-TEST(FewBf16, IsFp32ToRoundingAndReallyRounds) {
+// bf16 carries 8 bits, so its first loss is that of fp32 to about 2^-9, and fp16's 11 bits give 2^-12; another
+// precision would be far closer or off. Gradients are those of the loss, not of the scaled loss.
+TEST_P(HalfPrecision, IsFp32ToRoundingAndReallyRounds) {
   const TrainOptions options = model_xs();
   const TinySource source = source_of(options);
   const RunTrace fp32 = run_steps(options, {1, 1, 1}, source, 3);
   RunHooks hooks;
-  hooks.prepare = [](Training& training) {
-    EXPECT_EQ(training.store.entries().front().parameter->value.dtype, DType::kBF16);
+  hooks.prepare = [&](Training& training) {
+    EXPECT_EQ(training.store.entries().front().parameter->value.dtype, is_fp16() ? DType::kF16 : DType::kBF16);
     EXPECT_EQ(training.store.entries().front().parameter->grad.dtype, DType::kF32);
     // Masters start at the bits of the fp32 run; values and activations take half the memory.
     EXPECT_GT(training.optimizer.state_bytes(), 2 * training.store.grad_bytes());
     EXPECT_LT(training.store.value_bytes(), training.store.grad_bytes());
   };
-  const RunTrace bf16 = run_steps(in_bf16(options), {1, 1, 1}, source, 3, {}, hooks);
-  EXPECT_LE(worst_difference(bf16.losses, fp32.losses), 2e-3);
-  EXPECT_GE(worst_difference(bf16.losses, fp32.losses), 1e-7);
+  const RunTrace ours = run_steps(half(options), {1, 1, 1}, source, 3, {}, hooks);
+  EXPECT_LE(worst_difference(ours.losses, fp32.losses), is_fp16() ? 2.5e-4 : 2e-3);
+  EXPECT_GE(worst_difference(ours.losses, fp32.losses), 1e-7);
+  EXPECT_LE(worst_difference(ours.grad_norms, fp32.grad_norms), is_fp16() ? 2.5e-3 : 2e-2);
 }
 
 struct Part {
@@ -118,24 +132,27 @@ Part run_part(const TrainOptions& options, const GridShape& grid, const std::str
   return part;
 }
 
-TEST(FewBf16, ResumesBitForBitAndMovesBetweenGridsAndPrecisions) {
-  const TrainOptions options = in_bf16(model_xs());
+TEST_P(HalfPrecision, ResumesBitForBitAndMovesBetweenGridsAndPrecisions) {
+  const TrainOptions options = half(model_xs());
   const GridShape grid{2, 2, 1};
   const ScratchDir scratch;
-  const std::string bf16 = scratch / "bf16", fp32 = scratch / "fp32", moved = scratch / "moved";
+  const std::string start = scratch / "half", fp32 = scratch / "fp32", moved = scratch / "moved";
   const Part whole = run_part(options, grid, "", 4, "");
-  run_part(options, grid, "", 2, bf16);
-  const Part resumed = run_part(options, grid, bf16, 2, "");
+  run_part(options, grid, "", 2, start);
+  const Part resumed = run_part(options, grid, start, 2, "");
   EXPECT_EQ(resumed.trace.losses, (std::vector<double>{whole.trace.losses.end() - 2, whole.trace.losses.end()}));
   EXPECT_EQ(resumed.trace.grad_norms,
             (std::vector<double>{whole.trace.grad_norms.end() - 2, whole.trace.grad_norms.end()}));
   // Masters and moments arrive as they were, on another grid and in another precision, and come back.
-  for (const TrainOptions& other : {options, model_xs()}) {
-    const Part there = run_part(other, {1, 1, 4}, bf16, 0, moved);
+  TrainOptions other_half = half(model_xs());
+  std::swap(other_half.bf16, other_half.fp16);
+  other_half.initial_loss_scale = is_fp16() ? 0 : 65536;
+  for (const TrainOptions& other : {options, model_xs(), other_half}) {
+    const Part there = run_part(other, {1, 1, 4}, start, 0, moved);
     EXPECT_EQ(there.weights, resumed.weights);
     EXPECT_EQ(there.moments, resumed.moments);
     EXPECT_EQ(run_part(options, grid, moved, 2, "").trace.losses, resumed.trace.losses);
-    EXPECT_LE(worst_difference(run_part(other, {1, 1, 4}, bf16, 2, "").trace.losses, resumed.trace.losses), 5e-3);
+    EXPECT_LE(worst_difference(run_part(other, {1, 1, 4}, start, 2, "").trace.losses, resumed.trace.losses), 5e-3);
   }
   run_part(model_xs(), grid, "", 2, fp32);
   const Part from_fp32 = run_part(options, grid, fp32, 2, "");
@@ -143,8 +160,8 @@ TEST(FewBf16, ResumesBitForBitAndMovesBetweenGridsAndPrecisions) {
 }
 
 // A trained weight in Hugging Face's form is the fp32 master, and comes back as it.
-TEST(FewBf16, HuggingFaceModelsKeepTheMasters) {
-  const TrainOptions options = in_bf16(model_xs());
+TEST_P(HalfPrecision, HuggingFaceModelsKeepTheMasters) {
+  const TrainOptions options = half(model_xs());
   const ScratchDir scratch;
   const std::string directory = scratch / "hf";
   const TinySource source = source_of(options);

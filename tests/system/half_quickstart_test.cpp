@@ -1,11 +1,11 @@
-// The quick start's model in bf16: its validation loss must be that of fp32 within 1 %. A short training as one test,
-// the whole one as another.
+// The quick start's model in bf16 and fp16: its validation loss must be that of fp32 within 1 %. A short training as
+// one test, the whole one as another.
 #include "tests/system/system_test.h"
 
 namespace ashlar::system_test {
 namespace {
 
-class Bf16QuickStart : public SystemTest {
+class HalfQuickStart : public SystemTest {
  protected:
   // scripts/quickstart.sh's corpus and settings, on one rank.
   void compare(int64_t steps) {
@@ -23,26 +23,29 @@ class Bf16QuickStart : public SystemTest {
         "--eval-interval 400 --eval-iters 20 --data-path " +
         path("bible_text_document") + " --train-iters " + std::to_string(steps));
     std::map<std::string, double> losses;
-    for (const std::string precision : {"fp32", "bf16"}) {
-      Command command = pretrain_command(1, precision == "bf16" ? flags.with("--bf16") : flags);
+    const std::map<std::string, std::string> precisions = {
+        {"fp32", ""}, {"bf16", "--bf16"}, {"fp16", "--fp16 --initial-scale-power 16"}};
+    for (const auto& [precision, words] : precisions) {
+      Command command = pretrain_command(1, flags.with(words));
       command.timeout_seconds = 1500;
       const Ended ended = run_command(command);
       expect_success(ended);
       losses[precision] = validation_loss(ended);
     }
     std::cout << "validation loss after " << steps << " steps: " << losses["fp32"] << " in fp32, " << losses["bf16"]
-              << " in bf16\n";
+              << " in bf16, " << losses["fp16"] << " in fp16\n";
     EXPECT_GT(losses["fp32"], 1.0);
     EXPECT_NEAR(losses["bf16"] / losses["fp32"], 1.0, 0.01);
+    EXPECT_NEAR(losses["fp16"] / losses["fp32"], 1.0, 0.01);
   }
 };
 
-// Seen: 2.336 in fp32 and 2.332 in bf16.
-TEST_F(Bf16QuickStart, ShortTraining) {
+// Seen: 2.336 in fp32, 2.332 in bf16, 2.336 in fp16.
+TEST_F(HalfQuickStart, ShortTraining) {
   compare(100);
 }
 // Seen: 1.761 in fp32 and 1.758 in bf16.
-TEST_F(Bf16QuickStart, WholeTraining) {
+TEST_F(HalfQuickStart, WholeTraining) {
   compare(400);
 }
 
