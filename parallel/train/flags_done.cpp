@@ -192,8 +192,14 @@ void model_and_grid(Rows& t) {
       .one_of({"none", "cpu", "nvme"})
       .by_default("none");
   t.row("optimizer-cpu-offload", &O::optimizer_cpu_offload, "", "as --offload-optimizer-device cpu");
+  t.row(
+       "offload-param-device", &O::offload_param_device, "NAME",
+       "with --zero-stage 3 and --offload-optimizer-device: where a rank's part of the weights lies between the passes "
+       "that read it: none: in device memory; cpu: beside a GPU in host memory; nvme: in files under --nvme-path")
+      .one_of({"none", "cpu", "nvme"})
+      .by_default("none");
   t.row("nvme-path", &O::nvme_path, "DIR",
-        "an existing directory on a fast disk of every host, for --offload-optimizer-device nvme. Its files have no "
+        "an existing directory on a fast disk of every host, for what goes to nvme. Its files have no "
         "names while a run works with them, and are gone with it, however it ends")
       .by_default("none");
   t.row("distributed-backend", &O::distributed_backend, "NAME",

@@ -72,10 +72,6 @@ void refused_numbers_and_grid(std::vector<Flag>& flags) {
   add("fp8-recipe", "NAME", "training is in fp32, --bf16 or --fp16; leave it out", {"delayed"});
   add("context-parallel-size", "N", "a sequence stays on one tensor group", {"1"});
   add("cp-comm-type", "NAME", "a sequence stays on one tensor group; leave it out", {"p2p"});
-  add("offload-param-device", "NAME",
-      "weights stay in device memory, --zero-stage 3 shares them out; moments and master weights go elsewhere with "
-      "--offload-optimizer-device",
-      {"none"});
   add("ddp-num-buckets", "N", "use --ddp-bucket-size, in elements");
   add("num-layers-per-virtual-pipeline-stage", "N", "a rank holds one stage: --pipeline-schedule 1f1b or gpipe");
   add("num-virtual-stages-per-pipeline-rank", "N", "a rank holds one stage: --pipeline-schedule 1f1b or gpipe", {"1"});

@@ -3,11 +3,18 @@
 #include "parallel/train/training.h"
 
 namespace ashlar {
+namespace {
+
+HomeKind home_kind(const std::string& device) {
+  return device == "nvme" ? HomeKind::kFiles : device == "cpu" ? HomeKind::kHost : HomeKind::kDevice;
+}
+
+}  // namespace
 
 OffloadConfig offload_config(const TrainOptions& options, int world_rank) {
-  const std::string device = offload_optimizer_of(options);
   OffloadConfig config;
-  config.state = device == "nvme" ? HomeKind::kFiles : device == "cpu" ? HomeKind::kHost : HomeKind::kDevice;
+  config.state = home_kind(offload_optimizer_of(options));
+  config.values = home_kind(offload_param_of(options));
   config.files.directory = options.nvme_path;
   const std::optional<TestPoint> fault = parse_test_point("test-offload-fault", options.test_offload_fault);
   if (fault && fault->rank == world_rank) {
@@ -26,8 +33,12 @@ void check_offload_device(RankContext& rank, const TrainOptions& options) {
         device != "cpu", ErrorCode::kUsage,
         "--offload-optimizer-device cpu has no use here: --device auto chose the CPU, and the optimizer's state is in "
         "host memory already; nearest legal values: none, or nvme with --nvme-path DIR");
-    const StateKinds kinds = state_kinds(compute_dtype(options), options.optimizer != "sgd", DeviceKind::kCpu,
-                                         offload_config(options, 0).state);
+    REQUIRE(
+        offload_param_of(options) != "cpu", ErrorCode::kUsage,
+        "--offload-param-device cpu has no use here: --device auto chose the CPU, and the weights are in host memory "
+        "already; nearest legal values: none, or nvme with --nvme-path DIR");
+    const StateKinds kinds =
+        state_kinds(compute_dtype(options), options.optimizer != "sgd", DeviceKind::kCpu, offload_config(options, 0));
     REQUIRE(device == "none" || kinds.count() > 0, ErrorCode::kUsage,
             "--offload-optimizer-device {} has no use with --optimizer sgd in fp32, which has no state; nearest legal "
             "value: none",

@@ -64,6 +64,7 @@ struct TrainOptions {
   // Two names for one setting; offload_optimizer_of() has it.
   std::string offload_optimizer_device;  // none, cpu, nvme; empty: not given
   bool optimizer_cpu_offload = false;
+  std::string offload_param_device;  // none, cpu, nvme; empty: none
   std::string nvme_path;
 
   // batch and length
@@ -178,6 +179,8 @@ bool reduces_each_microbatch(const TrainOptions& options);
 // Pure. Where the optimizer's state lies: none (with the rest), cpu or nvme. Throws Error(kUsage) when two names for it
 // contradict each other.
 std::string offload_optimizer_of(const TrainOptions& options);
+// Pure. Where values lie: none (in device memory), cpu or nvme.
+std::string offload_param_of(const TrainOptions& options);
 
 // Pure. Layers of each stage, in order; their sum is num_layers and each is at least 1. first and last are
 // --decoder-first/last-pipeline-num-layers. The others share what is left evenly; where it does not divide, the earlier

@@ -250,10 +250,24 @@ void check_offload(const TrainOptions& o, Problems& problems) {
     problems.add(error.what());
     return;
   }
+  const std::string values = offload_param_of(o);
   problems.add_if(
-      device == "nvme" && o.nvme_path.empty(),
-      "--offload-optimizer-device nvme needs --nvme-path DIR, an existing directory on a disk of every host");
-  problems.add_if(device != "nvme" && !o.nvme_path.empty(),
+      values != "none" && zero_stage_of(o) != 3,
+      "--offload-param-device {} needs --zero-stage 3, which gathers weights where they are read; found {}; "
+      "nearest legal value: none",
+      values, zero_stage_of(o));
+  problems.add_if(
+      values != "none" && device == "none",
+      "--offload-param-device {} needs --offload-optimizer-device cpu or nvme beside it: weights are written "
+      "where they lie by the host, which updates offloaded state; nearest legal value: none",
+      values);
+  problems.add_if(values == "cpu" && o.device == "cpu",
+                  "--offload-param-device cpu has no use with --device cpu: the weights are in host memory already; "
+                  "nearest legal values: none, or nvme with --nvme-path DIR");
+  problems.add_if((device == "nvme" || values == "nvme") && o.nvme_path.empty(),
+                  "--{} nvme needs --nvme-path DIR, an existing directory on a disk of every host",
+                  device == "nvme" ? "offload-optimizer-device" : "offload-param-device");
+  problems.add_if(device != "nvme" && values != "nvme" && !o.nvme_path.empty(),
                   "--nvme-path {} is given, and nothing goes there with --offload-optimizer-device {}; nearest legal "
                   "value: --offload-optimizer-device nvme",
                   o.nvme_path, device);

@@ -91,6 +91,10 @@ std::string offload_optimizer_of(const TrainOptions& options) {
   return options.optimizer_cpu_offload ? "cpu" : device.empty() ? "none" : device;
 }
 
+std::string offload_param_of(const TrainOptions& options) {
+  return options.offload_param_device.empty() ? "none" : options.offload_param_device;
+}
+
 std::optional<TestPoint> parse_test_point(const std::string& flag, const std::string& text) {
   if (text.empty()) {
     return std::nullopt;

@@ -49,14 +49,19 @@ std::unique_ptr<Stream> make_stream(Device& device, const TrainOptions& options)
   return stream;
 }
 
-ParameterStore make_store(RankContext& rank, const ProcessGrid& grid,
+ParameterStore make_store(RankContext& rank, const ProcessGrid& grid, Stream& stream,
                           const std::vector<std::unique_ptr<StageChunk>>& chunks, DType dtype,
-                          const Sharding& sharding) {
+                          const TrainOptions& options) {
   std::vector<StageParameters> stages;
   for (const auto& chunk : chunks) {
     stages.push_back(stage_parameters(*chunk));
   }
-  return ParameterStore(rank.device, grid, stages, dtype, sharding);
+  ParameterStore store(rank.device, grid, stages, dtype, sharding(options));
+  const OffloadConfig config = offload_config(options, rank.world.rank());
+  if (config.offloads_values()) {
+    store.set_value_home(std::make_unique<ValueHome>(rank, stream, store.layout(), dtype, config));
+  }
+  return store;
 }
 
 OptimizerConfig optimizer_config(const TrainOptions& options) {
@@ -207,7 +212,8 @@ Sharding sharding(const TrainOptions& options) {
           .num_shards = zero_stage == 0 ? 1 : options.data_parallel_size / instances,
           .bucket_elements = options.ddp_bucket_size,
           .each_microbatch = reduces_each_microbatch(options),
-          .grads_in_bf16 = options.grad_reduce_in_bf16};
+          .grads_in_bf16 = options.grad_reduce_in_bf16,
+          .values_elsewhere = offload_param_of(options) != "none"};
 }
 
 RankOrder rank_order(const TrainOptions& options) {
@@ -229,7 +235,7 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
       grid(rank, grid_shape(options), rank_order(options),
            static_cast<int>(options.num_distributed_optimizer_instances)),
       chunks(make_chunks(rank, options, config, grid)),
-      store(make_store(rank, grid, chunks, config.dtype, sharding(options))),
+      store(make_store(rank, grid, *stream, chunks, config.dtype, options)),
       sync(grid, *stream, store,
            {.num_microbatches = static_cast<int>(options.num_microbatches),
             .overlap_grad_reduce = options.overlap_grad_reduce,
@@ -250,9 +256,15 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
   // Hosts may differ in what their kernels and file systems offer, ranks of a host do not.
   if (optimizer.offloaded() != nullptr && rank.place.host_rank == 0) {
     rank.log.info("optimizer state of each rank: {}", optimizer.offloaded()->text());
+    if (store.value_home() != nullptr) {
+      rank.log.info("parameters of each rank: {}", store.value_home()->text());
+    }
   }
   store.initialize(static_cast<uint64_t>(options.seed),
                    [this](size_t entry, const std::vector<float>& values) { optimizer.take_masters(entry, values); });
+  if (store.value_home() != nullptr) {
+    optimizer.round_masters();
+  }
 }
 
 void submit_step(Training& training, const SampleSource& source, const StopSignals* signals) {

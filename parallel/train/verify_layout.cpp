@@ -44,6 +44,7 @@ TrainOptions one_rank_options(TrainOptions options) {
   options.decoder_last_pipeline_num_layers.reset();
   options.num_distributed_optimizer_instances = 1;
   options.offload_optimizer_device.clear();  // where state lies changes no bit
+  options.offload_param_device.clear();
   options.optimizer_cpu_offload = false;
   options.nvme_path.clear();
   options.test_offload_fault.clear();

@@ -125,7 +125,8 @@ StoreBytes store_bytes(const FlatLayout& layout, DType dtype) {
   const auto value = static_cast<int64_t>(dtype_bytes(dtype));
   const auto stat = static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(dtype)));
   const auto grad = static_cast<int64_t>(dtype_bytes(grad_dtype(sharding, dtype)));
-  return {.values = layout.num_value_elements / (sharding.cuts_values() ? sharding.num_shards : 1) * value,
+  const int64_t num_values = layout.num_value_elements / (sharding.cuts_values() ? sharding.num_shards : 1);
+  return {.values = sharding.values_elsewhere ? 0 : num_values * value,
           .gathered = sharding.cuts_values() ? layout.num_pair_elements * value : 0,
           .grads = layout.num_elements / (sharding.cuts_grads() ? sharding.num_shards : 1) * grad,
           .staged = sharding.stages_grads() ? layout.num_pair_elements * stat : 0,

@@ -13,18 +13,19 @@ namespace ashlar {
 
 // What the data ranks share out, and when gradients meet.
 struct Sharding {
-  int zero_stage = 0;            // --zero-stage
-  int num_shards = 1;            // ranks that share; 1: nothing is cut
-  int64_t bucket_elements = 0;   // of one collective, rounded up to what divides evenly (--ddp-bucket-size)
-  bool each_microbatch = false;  // gradients meet behind every micro-batch (--grad-reduce)
-  bool grads_in_bf16 = false;    // gradients are summed and kept in 16 bits (--grad-reduce-in-bf16)
+  int zero_stage = 0;             // --zero-stage
+  int num_shards = 1;             // ranks that share; 1: nothing is cut
+  int64_t bucket_elements = 0;    // of one collective, rounded up to what divides evenly (--ddp-bucket-size)
+  bool each_microbatch = false;   // gradients meet behind every micro-batch (--grad-reduce)
+  bool grads_in_bf16 = false;     // gradients are summed and kept in 16 bits (--grad-reduce-in-bf16)
+  bool values_elsewhere = false;  // than in device memory, of one rank too (--offload-param-device)
 
   // Layers write gradients into a place that they share, and what they wrote is added to the sums.
   bool stages_grads() const { return each_microbatch || grads_in_bf16; }
   bool cuts_state() const { return num_shards > 1 && zero_stage >= 1; }
   // Before all micro-batches are summed nobody knows a part of the sum: until then gradients are whole.
   bool cuts_grads() const { return num_shards > 1 && zero_stage >= 2 && each_microbatch; }
-  bool cuts_values() const { return num_shards > 1 && zero_stage >= 3; }
+  bool cuts_values() const { return (num_shards > 1 || values_elsewhere) && zero_stage >= 3; }
 };
 
 struct FlatTensor {

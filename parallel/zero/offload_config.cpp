@@ -26,9 +26,23 @@ void check_directory(const std::filesystem::path& directory) {
 
 }  // namespace
 
-StateKinds state_kinds(DType values, bool has_moments, DeviceKind device, HomeKind home) {
-  const bool on_host_beside_gpu = device != DeviceKind::kCpu && home != HomeKind::kDevice;
-  return {.masters = values != kernels::stat_dtype(values) || on_host_beside_gpu, .moments = has_moments};
+StateKinds state_kinds(DType values, bool has_moments, DeviceKind device, const OffloadConfig& config) {
+  const bool on_host_beside_gpu = device != DeviceKind::kCpu && config.offloads_state();
+  return {.masters = values != kernels::stat_dtype(values) || on_host_beside_gpu || config.offloads_values(),
+          .moments = has_moments};
+}
+
+HomeShape value_shape(const FlatLayout& layout, DType values) {
+  HomeShape shape{.chunks = {}, .dtype = values, .num_kinds = 1};
+  for (const StateChunk& part : cut_chunks(layout, std::max<int64_t>(layout.num_elements, 1))) {
+    if (!shape.chunks.empty() && shape.chunks.back().layer == part.layer) {
+      shape.chunks.back().end = part.end;
+    } else {
+      shape.chunks.push_back(part);
+    }
+    shape.chunks.back().ends_layer = true;
+  }
+  return shape;
 }
 
 HomeShape state_shape(const FlatLayout& layout, DType values, const StateKinds& kinds, int64_t chunk_elements) {
@@ -48,9 +62,12 @@ CarrierViews lay_out_carriers(Arena& arena, int64_t largest_chunk, DType grads, 
 
 HomeBytes offloaded_bytes(const FlatLayout& layout, DType values, bool has_moments, const OffloadConfig& config,
                           DeviceKind device) {
-  const StateKinds kinds = state_kinds(values, has_moments, device, config.state);
+  const StateKinds kinds = state_kinds(values, has_moments, device, config);
   const HomeShape shape = state_shape(layout, values, kinds, config.chunk_elements);
   HomeBytes bytes = home_bytes(config.state, shape);
+  if (config.offloads_values()) {
+    bytes += home_bytes(config.values, value_shape(layout, values));
+  }
   if (device != DeviceKind::kCpu) {
     Arena counting;
     lay_out_carriers(counting, shape.largest_chunk(), grad_dtype(layout.sharding, values), values);
@@ -59,18 +76,19 @@ HomeBytes offloaded_bytes(const FlatLayout& layout, DType values, bool has_momen
   return bytes;
 }
 
-std::unique_ptr<StateHome> make_state_home(RankContext& rank, const HomeShape& shape, const OffloadConfig& config) {
-  if (config.state == HomeKind::kHost) {
-    return make_host_home(rank.device, shape, "optimizer state in host memory");
+std::unique_ptr<StateHome> make_home(RankContext& rank, const HomeShape& shape, HomeKind kind,
+                                     const FileHomeOptions& files, const std::string& what) {
+  if (kind == HomeKind::kHost) {
+    return make_host_home(rank.device, shape, what + " in host memory");
   }
-  check_directory(config.files.directory);
+  check_directory(files.directory);
   try {
-    return make_file_home(rank.device, rank.recorder, shape, config.files, "offloaded optimizer state on its way");
+    return make_file_home(rank.device, rank.recorder, shape, files, what + " on its way");
   } catch (const Error& error) {  // nothing was lost yet: another directory helps
     throw Error(
         ErrorCode::kUsage,
         fmt::format("--nvme-path {}: {}; give a directory on a disk that takes the files of all ranks of a host",
-                    config.files.directory.string(), error.what()));
+                    files.directory.string(), error.what()));
   }
 }
 

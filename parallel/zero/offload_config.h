@@ -13,10 +13,12 @@ namespace ashlar {
 // Where numbers lie that a rank touches once a step (--offload-optimizer-device, --nvme-path).
 struct OffloadConfig {
   HomeKind state = HomeKind::kDevice;
+  HomeKind values = HomeKind::kDevice;  // elsewhere only where `state` is: it then has masters
   FileHomeOptions files{};
   int64_t chunk_elements = kChunkElements;  // a multiple of kernels::kNormBlock
 
   bool offloads_state() const { return state != HomeKind::kDevice; }
+  bool offloads_values() const { return values != HomeKind::kDevice; }
 };
 
 // Kinds of state, in the order in which they lie in a home.
@@ -27,10 +29,11 @@ struct StateKinds {
   int count() const { return (masters ? 1 : 0) + (moments ? 2 : 0); }
   int first_moment() const { return masters ? 1 : 0; }
 };
-// Pure. An update on the host beside a GPU needs masters there of any values; else those of 16-bit values have some.
-StateKinds state_kinds(DType values, bool has_moments, DeviceKind device, HomeKind home);
+// Pure. An update on the host beside a GPU needs masters there of any values, and values that are elsewhere have some;
+// else those of 16-bit values.
+StateKinds state_kinds(DType values, bool has_moments, DeviceKind device, const OffloadConfig& config);
 
-// Pure. Of one rank: state in its home, and what carries gradients and values between it and a GPU.
+// Pure. Of one rank: state and values in their homes, and what carries gradients and values between it and a GPU.
 HomeBytes offloaded_bytes(const FlatLayout& layout, DType values, bool has_moments, const OffloadConfig& config,
                           DeviceKind device);
 
@@ -45,8 +48,13 @@ struct CarrierViews {
 };
 CarrierViews lay_out_carriers(Arena& arena, int64_t largest_chunk, DType grads, DType values);
 
-// Blocks the host. Throws Error(kUsage), which names the flag, where a directory does not serve.
-std::unique_ptr<StateHome> make_state_home(RankContext& rank, const HomeShape& shape, const OffloadConfig& config);
+// Pure. Of values, a layer's as one chunk.
+HomeShape value_shape(const FlatLayout& layout, DType values);
+
+// Blocks the host. `kind` is kHost or kFiles. Throws Error(kUsage), which names the flag, where a directory does not
+// serve.
+std::unique_ptr<StateHome> make_home(RankContext& rank, const HomeShape& shape, HomeKind kind,
+                                     const FileHomeOptions& files, const std::string& what);
 
 // Pure. The pieces with values, cut where chunks end.
 std::vector<FlatPiece> cut_pieces(const std::vector<FlatPiece>& owned, const std::vector<StateChunk>& chunks);

@@ -17,9 +17,10 @@ OffloadedState::OffloadedState(RankContext& rank, Stream& stream, const Paramete
                                double weight_decay, const OffloadConfig& config)
     : rank_(rank),
       stream_(stream),
+      values_(store.value_home()),
       dtype_(store.dtype()),
       grad_dtype_(store.grad_dtype()),
-      kinds_(state_kinds(store.dtype(), has_moments, rank.device.kind(), config.state)),
+      kinds_(state_kinds(store.dtype(), has_moments, rank.device.kind(), config)),
       bytes_(offloaded_bytes(store.layout(), store.dtype(), has_moments, config, rank.device.kind())) {
   const HomeShape shape = state_shape(store.layout(), dtype_, kinds_, config.chunk_elements);
   const std::vector<StateChunk>& chunks = shape.chunks;
@@ -38,7 +39,7 @@ OffloadedState::OffloadedState(RankContext& rank, Stream& stream, const Paramete
     }
     of_chunk_[chunk].second = at;
   }
-  agree(rank.world, [&] { home_ = make_state_home(rank, shape, config); });
+  agree(rank.world, [&] { home_ = make_home(rank, shape, config.state, config.files, "offloaded optimizer state"); });
   if (rank.device.kind() != DeviceKind::kCpu) {
     make_stages(shape.largest_chunk());
   }
@@ -78,6 +79,23 @@ TensorView OffloadedState::state(const Part& part, int kind, int64_t num_element
   return home_->bring(part.chunk, kind).slice(part.offset, part.offset + num_elements);
 }
 
+// Where new values are written: they are sent from there, or stay.
+TensorView OffloadedState::value_of(const Part& part) {
+  const int64_t count = part.value.num_elements();
+  if (values_ != nullptr) {
+    return values_->change(home_->shape().chunks[part.chunk].begin + part.offset, count);
+  }
+  const TensorView staged = stages_[part.chunk % stages_.size()].values;
+  return is_beside_gpu() ? staged.slice(part.offset, part.offset + count) : part.value;
+}
+
+void OffloadedState::expect(size_t chunk) {
+  home_->expect(chunk);
+  if (values_ != nullptr) {
+    values_->expect(home_->shape().chunks[chunk].layer);
+  }
+}
+
 void OffloadedState::fetch_grads(size_t chunk) {
   Stage& stage = stages_[chunk % stages_.size()];
   for (const Part& part : parts_of(chunk)) {
@@ -88,6 +106,16 @@ void OffloadedState::fetch_grads(size_t chunk) {
 }
 
 void OffloadedState::send_values(size_t chunk) {
+  if (values_ != nullptr) {
+    const StateChunk& at = home_->shape().chunks[chunk];
+    if (at.ends_layer) {
+      values_->put_back(at.layer);
+    }
+    return;
+  }
+  if (!is_beside_gpu()) {
+    return;
+  }
   Stage& stage = stages_[chunk % stages_.size()];
   for (const Part& part : parts_of(chunk)) {
     const TensorView place = stage.values.slice(part.offset, part.offset + part.value.num_elements());
@@ -103,9 +131,8 @@ void OffloadedState::update_chunk(size_t chunk, ConstTensorView scalars) {
   const Stage& stage = stages_[chunk % stages_.size()];
   for (const Part& part : parts_of(chunk)) {
     const int64_t count = part.grad.num_elements();
-    const auto staged = [&](TensorView all) { return all.slice(part.offset, part.offset + count); };
-    const TensorView grad = is_beside_gpu() ? staged(stage.grads) : part.grad;
-    const TensorView value = is_beside_gpu() ? staged(stage.values) : part.value;
+    const TensorView grad = is_beside_gpu() ? stage.grads.slice(part.offset, part.offset + count) : part.grad;
+    const TensorView value = value_of(part);
     const bool rounds = dtype_ != kernels::stat_dtype(dtype_);
     const TensorView master = kinds_.masters ? state(part, 0, count) : value;
     const TensorView copy = rounds ? value : TensorView{};
@@ -126,7 +153,7 @@ void OffloadedState::update_chunk(size_t chunk, ConstTensorView scalars) {
 void OffloadedState::update(ConstTensorView scalars, const std::function<void(size_t layer)>& updated) {
   settle();
   const size_t num_chunks = of_chunk_.size();
-  home_->expect(0);
+  expect(0);
   if (is_beside_gpu()) {
     stream_.copy(host_scalars_.data, scalars.data, scalars.bytes());
     stream_.record(*ready_);
@@ -145,7 +172,7 @@ void OffloadedState::update(ConstTensorView scalars, const std::function<void(si
   }
   for (size_t chunk = 0; chunk < num_chunks; ++chunk) {
     if (chunk + 1 < num_chunks) {
-      home_->expect(chunk + 1);
+      expect(chunk + 1);
     }
     if (is_beside_gpu()) {
       const Stage& stage = stages_[chunk % stages_.size()];
@@ -157,9 +184,7 @@ void OffloadedState::update(ConstTensorView scalars, const std::function<void(si
     }
     update_chunk(chunk, scalars);
     home_->put_back(chunk);
-    if (is_beside_gpu()) {
-      send_values(chunk);
-    }
+    send_values(chunk);
     const StateChunk& at = home_->shape().chunks[chunk];
     if (at.ends_layer) {
       updated(at.layer);
@@ -191,15 +216,17 @@ void OffloadedState::settle() {
 void OffloadedState::flush() {
   settle();
   home_->flush();
+  if (values_ != nullptr) {
+    values_->flush();
+  }
 }
 
 void OffloadedState::round_chunk(size_t chunk) {
   Stream& stream = is_beside_gpu() ? *host_stream_ : stream_;
-  const Stage& stage = stages_[chunk % stages_.size()];
   for (const Part& part : parts_of(chunk)) {
     const int64_t count = part.value.num_elements();
     const TensorView master = state(part, 0, count);
-    const TensorView value = is_beside_gpu() ? stage.values.slice(part.offset, part.offset + count) : part.value;
+    const TensorView value = value_of(part);
     if (value.dtype == master.dtype) {
       stream.copy(value.data, master.data, master.bytes());
     } else {
@@ -220,9 +247,7 @@ void OffloadedState::publish_masters() {
       wait_reached(*stages_[chunk % stages_.size()].up, *copies_, rank_.recorder, "weights on their way to the device");
     }
     round_chunk(chunk);
-    if (is_beside_gpu()) {
-      send_values(chunk);
-    }
+    send_values(chunk);
   }
   stream_.synchronize();
 }

@@ -63,6 +63,8 @@ class OffloadedState {
   bool is_beside_gpu() const { return copies_ != nullptr; }
   std::span<const Part> parts_of(size_t chunk) const;
   void make_stages(int64_t largest_chunk);
+  void expect(size_t chunk);
+  TensorView value_of(const Part& part);
   void fetch_grads(size_t chunk);
   void send_values(size_t chunk);
   void update_chunk(size_t chunk, ConstTensorView scalars);
@@ -71,6 +73,7 @@ class OffloadedState {
 
   RankContext& rank_;
   Stream& stream_;
+  ValueHome* values_;  // null: values are in device memory
   DType dtype_;
   DType grad_dtype_;
   StateKinds kinds_;

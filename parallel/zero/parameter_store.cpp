@@ -166,7 +166,7 @@ void ParameterStore::initialize(uint64_t seed, const TakeUnrounded& take_unround
       return;
     }
     for (const FlatPiece& piece : owned_) {
-      if (piece.tensor == entry) {
+      if (piece.tensor == entry && !sharding().values_elsewhere) {
         const TensorView value = value_of(piece);
         copy.to_device(value.data,
                        static_cast<const std::byte*>(values) + static_cast<size_t>(piece.begin) * dtype_bytes(dtype_),
@@ -199,6 +199,9 @@ void ParameterStore::initialize(uint64_t seed, const TakeUnrounded& take_unround
 }
 
 TensorView ParameterStore::value_of(const FlatPiece& piece) const {
+  if (sharding().values_elsewhere) {
+    return {nullptr, dtype_, {piece.num_elements()}};
+  }
   const int64_t at = sharding().cuts_values() ? piece.owned_begin : layout_.offsets[piece.tensor] + piece.begin;
   return slice_of(values_, dtype_, at, piece.num_elements());
 }

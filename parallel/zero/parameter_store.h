@@ -7,6 +7,7 @@
 #include "parallel/grid/process_grid.h"
 #include "parallel/pipeline/stage_chunk.h"
 #include "parallel/zero/flat_layout.h"
+#include "parallel/zero/value_home.h"
 
 namespace ashlar {
 
@@ -45,6 +46,11 @@ class ParameterStore {
   using TakeUnrounded = std::function<void(size_t entry, const std::vector<float>& values)>;
   void initialize(uint64_t seed, const TakeUnrounded& take_unrounded = {});
 
+  // Where values are that are not in device memory (Sharding::values_elsewhere), from then on; initialize() leaves them
+  // to whoever takes the numbers before rounding.
+  void set_value_home(std::unique_ptr<ValueHome> home) { value_home_ = std::move(home); }
+  ValueHome* value_home() const { return value_home_.get(); }
+
   Device& device() const { return device_; }
   const std::vector<Entry>& entries() const { return entries_; }
   const FlatLayout& layout() const { return layout_; }
@@ -57,7 +63,7 @@ class ParameterStore {
   const std::vector<FlatPiece>& owned() const { return owned_; }
   // Whether, of all ranks that own the same parts of an entry, this is the one that saves them.
   bool saves(size_t entry) const { return entries_[entry].counted && is_first_instance_; }
-  TensorView value_of(const FlatPiece& piece) const;  // [n]
+  TensorView value_of(const FlatPiece& piece) const;  // [n]; no data where values are elsewhere
   TensorView grad_of(const FlatPiece& piece) const;   // [n]: summed over micro-batches and ranks, behind the reductions
 
   // A bucket's values [n], where they are whole; gradients likewise. This rank's part of them [n / shards], always.
@@ -90,6 +96,7 @@ class ParameterStore {
   std::vector<FlatPiece> owned_;
   int shard_ = 0;
   bool is_first_instance_ = true;
+  std::unique_ptr<ValueHome> value_home_;
   Buffer values_;
   Buffer gathered_;
   Buffer grads_;

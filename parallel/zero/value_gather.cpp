@@ -70,15 +70,34 @@ void ValueGather::bring(const FlatLayer& layer) {
   DCHECK(place.layer == nullptr, "layer {} of stage {} in the place of another", layer.layer, layer.stage);
   const FlatLayout& layout = store_.layout();
   for (size_t at = layer.first_bucket; at < layer.end_bucket; ++at) {
-    place.on_their_way.push_back(grid_.shard().all_gather(store_.gathered(layer, layout.buckets[at]),
-                                                          store_.own_values_of(layout.buckets[at]), stream_));
+    const TensorView whole = store_.gathered(layer, layout.buckets[at]);
+    TensorView own = store_.own_part(whole);
+    if (store_.value_home() != nullptr) {
+      store_.value_home()->bring(layout.buckets[at], own);
+    } else {
+      own = store_.own_values_of(layout.buckets[at]);
+    }
+    place.on_their_way.push_back(grid_.shard().all_gather(whole, own, stream_));
   }
   place.layer = &layer;
 }
 
+// A disk is asked ahead, and waited for only where a layer is needed.
+void ValueGather::bring_ahead(int stage, size_t layer) {
+  if (!overlap_ || layer == kNoLayer) {
+    return;
+  }
+  const FlatLayer& next = layer_of(stage, layer);
+  if (store_.value_home() != nullptr && store_.value_home()->reads_files()) {
+    store_.value_home()->expect(index_of(next));
+  } else {
+    bring(next);
+  }
+}
+
 void ValueGather::open(int stage, size_t first) {
-  if (store_.sharding().cuts_values() && overlap_ && first != kNoLayer) {
-    bring(layer_of(stage, first));
+  if (store_.sharding().cuts_values()) {
+    bring_ahead(stage, first);
   }
 }
 
@@ -92,14 +111,12 @@ void ValueGather::close() {
 void ValueGather::need(int stage, size_t layer, size_t next) {
   const FlatLayer& needed = layer_of(stage, layer);
   if (!store_.sharding().cuts_values()) {
-    wait(on_their_way_[static_cast<size_t>(&needed - store_.layout().layers.data())]);
+    wait(on_their_way_[index_of(needed)]);
     return;
   }
   bring(needed);
   wait(place_of(needed).on_their_way);
-  if (overlap_ && next != kNoLayer) {
-    bring(layer_of(stage, next));
-  }
+  bring_ahead(stage, next);
 }
 
 void ValueGather::done(int stage, size_t layer) {

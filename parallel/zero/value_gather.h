@@ -47,7 +47,9 @@ class ValueGather {
   };
   const FlatLayer& layer_of(int stage, size_t layer) const { return store_.layout().layer_of(stage, layer); }
   Place& place_of(const FlatLayer& layer) { return places_[layer.layer % 2]; }
+  size_t index_of(const FlatLayer& layer) const { return static_cast<size_t>(&layer - store_.layout().layers.data()); }
   void bring(const FlatLayer& layer);
+  void bring_ahead(int stage, size_t layer);
   void wait(std::vector<Work>& works);
 
   const ProcessGrid& grid_;

@@ -152,6 +152,21 @@ TEST(Check, OffloadNeedsAPlaceAndAUse) {
   EXPECT_THAT(resolve_refusal({"--test-offload-fault", "rank=0,bytes=1"}),
               HasSubstr("needs --offload-optimizer-device nvme"));
   EXPECT_THROW(legal_options({"--offload-optimizer-device", "disk"}), Error);
+  const auto values = [](std::vector<std::string> further) {
+    std::vector<std::string> flags{"--offload-param-device", "nvme"};
+    flags.insert(flags.end(), further.begin(), further.end());
+    return flags;
+  };
+  const std::vector<std::string> files{"--offload-optimizer-device", "nvme", "--nvme-path", "d"};
+  EXPECT_THAT(resolve_refusal(values(files)),
+              AllOf(HasSubstr("--offload-param-device nvme needs --zero-stage 3"), HasSubstr("found 0")));
+  EXPECT_THAT(resolve_refusal(values({"--zero-stage", "3"})),
+              AllOf(HasSubstr("needs --offload-optimizer-device cpu or nvme beside it"),
+                    HasSubstr("--offload-param-device nvme needs --nvme-path DIR")));
+  EXPECT_THAT(resolve_refusal({"--offload-param-device", "cpu", "--device", "cpu"}),
+              HasSubstr("the weights are in host memory already"));
+  EXPECT_NO_THROW(resolve_options(
+      legal_options(values({"--offload-optimizer-device", "nvme", "--nvme-path", "d", "--zero-stage", "3"})), 1));
   EXPECT_NO_THROW(resolve_options(legal_options({"--offload-optimizer-device", "nvme", "--nvme-path", "d"}), 1));
   EXPECT_EQ(offload_optimizer_of(legal_options({"--optimizer-cpu-offload"})), "cpu");
   EXPECT_EQ(offload_optimizer_of(legal_options()), "none");

@@ -1,0 +1,51 @@
+// This rank's parts of values where they are not in device memory (--offload-param-device): beside a GPU in host
+// memory, or in a file. A layer's part is one chunk.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "parallel/zero/offload_config.h"
+
+namespace ashlar {
+
+class ValueHome {
+ public:
+  // Collective over the world, so that all ranks learn of a disk that is too small on one; blocks the host. Of zeros.
+  ValueHome(RankContext& rank, Stream& stream, const FlatLayout& layout, DType dtype, const OffloadConfig& config);
+
+  bool reads_files() const { return home_->kind() == HomeKind::kFiles; }
+  // A layer (its index in FlatLayout::layers) that will be brought or changed next: returns at once.
+  void expect(size_t layer);
+  // Stream-ordered; blocks the host until the disk has given it. This rank's part of a bucket, into `place` [n].
+  void bring(const FlatBucket& bucket, TensorView place);
+
+  // Blocks the host. Elements [begin, begin + count) of the values that this rank owns [count], in host memory, for new
+  // numbers; nothing on the stream may still read them. put_back() behind the last of a layer.
+  TensorView change(int64_t begin, int64_t count);
+  void put_back(size_t layer);
+  // Blocks the host until the disk has taken everything; throws what failed.
+  void flush() { home_->flush(); }
+
+  std::string text() const { return home_->text(); }  // for the log
+
+ private:
+  static constexpr size_t kNone = ~size_t{0};
+  size_t chunk_at(int64_t owned) const;
+  void make_room(size_t chunk);
+
+  RankContext& rank_;
+  Stream& stream_;
+  int num_shards_;
+  std::vector<size_t> chunk_of_layer_;  // kNone: it has no values of its own
+  std::unique_ptr<StateHome> home_;
+  // By chunk modulo the places of a home: which was brought last, and when the stream has read it.
+  struct Slot {
+    size_t chunk = kNone;
+    std::unique_ptr<Event> read;
+  };
+  std::array<Slot, StateHome::kNumSlots> slots_;
+};
+
+}  // namespace ashlar
