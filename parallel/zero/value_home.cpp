@@ -61,9 +61,12 @@ TensorView ValueHome::change(int64_t begin, int64_t count) {
   return home_->bring(chunk, 0).slice(offset, offset + count);
 }
 
+// Also of a layer of which this rank owns padding only, which nobody changed.
 void ValueHome::put_back(size_t layer) {
-  if (chunk_of_layer_[layer] != kNone) {
-    home_->put_back(chunk_of_layer_[layer]);
+  const size_t chunk = chunk_of_layer_[layer];
+  if (chunk != kNone) {
+    change(home_->shape().chunks[chunk].begin, 0);
+    home_->put_back(chunk);
   }
 }
 
