@@ -10,6 +10,7 @@
 #include "parallel/plan/step_numbers.h"
 #include "parallel/schedule/schedule.h"
 #include "parallel/zero/tensor_sum.h"
+#include "parallel/zero/update_cells.h"
 
 namespace ashlar {
 namespace {
@@ -29,8 +30,15 @@ void count_parameters(const RunShape& shape, const StageChunk& chunk, RankMemory
   memory.bytes[static_cast<size_t>(MemoryItem::kGatheredParameters)] = bytes.gathered;
   memory.bytes[static_cast<size_t>(MemoryItem::kGradients)] = bytes.grads;
   memory.bytes[static_cast<size_t>(MemoryItem::kGradientStaging)] = bytes.staged + bytes.sent;
-  memory.bytes[static_cast<size_t>(MemoryItem::kOptimizer)] =
-      shape.offload.offloads_state() ? 0 : Optimizer::state_bytes(layout, shape.config.dtype, shape.optimizer);
+  constexpr auto kState = static_cast<size_t>(MemoryItem::kOptimizer);
+  if (shape.offload.offloads_state()) {
+    const HomeBytes home = offloaded_bytes(layout, shape.config.dtype, shape.optimizer == OptimizerKind::kAdamW,
+                                           shape.offload, shape.device);
+    memory.host_bytes[kState] = home.host;
+    memory.disk_bytes = home.disk;
+  } else {
+    memory.bytes[kState] = Optimizer::state_bytes(layout, shape.config.dtype, shape.optimizer);
+  }
 }
 
 void count_activations(const RunShape& shape, const StageChunk& chunk, const SlotCounts& slots, RankMemory& memory) {
@@ -40,14 +48,6 @@ void count_activations(const RunShape& shape, const StageChunk& chunk, const Slo
   memory.bytes[static_cast<size_t>(MemoryItem::kActivationGradients)] = static_cast<int64_t>(bytes.gradients);
   memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] = static_cast<int64_t>(bytes.workspace);
   memory.host_bytes[static_cast<size_t>(MemoryItem::kBatches)] = static_cast<int64_t>(bytes.host);
-}
-
-// Numbers in fp64 that stand in tensors of their own: the norm by blocks and by tensors, the scalars of an update, what
-// a step leaves behind.
-int64_t count_numbers(const RunShape& shape, const std::vector<Parameter*>& parameters, int64_t num_tensors) {
-  const int64_t numbers =
-      Optimizer::num_norm_blocks(parameters) + num_tensors * shape.grid.tensor + kernels::kNumUpdateScalars;
-  return numbers * static_cast<int64_t>(sizeof(double)) + kStepNumbersDeviceBytes;
 }
 
 int64_t count_nccl_scratch(const RunShape& shape, bool holds_vocabulary) {
@@ -111,11 +111,12 @@ std::vector<RankMemory> plan_memory(const RunShape& shape, const std::vector<Slo
   std::vector<RankMemory> stages;
   for (int stage = 0; stage < shape.grid.pipeline; ++stage) {
     const auto chunk = make_stage(shape.config, shape.layers_per_stage, stage, 0, shape.grid.tensor);
-    const std::vector<Parameter*> parameters = chunk->parameters();
     RankMemory& memory = stages.emplace_back();
     count_parameters(shape, *chunk, memory);
     count_activations(shape, *chunk, slots[static_cast<size_t>(stage)], memory);
-    memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] += count_numbers(shape, parameters, num_tensors);
+    memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] +=
+        update_cells(Optimizer::num_norm_blocks(chunk->parameters()), num_tensors, shape.grid.tensor).bytes() +
+        kStepNumbersDeviceBytes;
     memory.bytes[static_cast<size_t>(MemoryItem::kGradientStaging)] +=
         TensorSum::most_packed(chunk->parameters_by_layer()) *
         static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(shape.config.dtype)));
@@ -135,7 +136,7 @@ int64_t least_memory(const RunShape& shape) {
     const auto chunk = make_stage(shape.config, shape.layers_per_stage, stage, 0, shape.grid.tensor);
     RankMemory memory;
     count_parameters(shape, *chunk, memory);
-    most = std::max(most, memory.total());
+    most = std::max(most, memory.limited(shape.device));
   }
   return most;
 }

@@ -18,11 +18,15 @@ inline constexpr std::array<MemoryItem, 3> kStateItems{MemoryItem::kParameters, 
 struct RankMemory {
   std::array<int64_t, kNumMemoryItems> bytes{};       // of device memory, by MemoryItem
   std::array<int64_t, kNumMemoryItems> host_bytes{};  // of host memory that the device copies to and from
+  int64_t disk_bytes = 0;                             // of the file of offloaded state
 
   int64_t of(MemoryItem item) const { return bytes[static_cast<size_t>(item)]; }
   int64_t host_of(MemoryItem item) const { return host_bytes[static_cast<size_t>(item)]; }
   int64_t total() const;  // of device memory
   int64_t host_total() const;
+  // What a limit on a rank's memory is about: beside a GPU its own memory; for a CPU host memory too, which is the
+  // same.
+  int64_t limited(DeviceKind device) const { return total() + (device == DeviceKind::kCpu ? host_total() : 0); }
   MemoryItem largest() const;  // of device memory
   int64_t state() const;       // parameters, gradients and optimizer state, without buffers
   bool operator==(const RankMemory&) const = default;

@@ -142,6 +142,9 @@ std::string memory_table(const RunShape& shape, std::span<const RankMemory> stag
   }
   add_row(out, "total", shown, [&](size_t stage) { return number(stages[stage].total()); });
   add_row(out, "in host memory", shown, [&](size_t stage) { return number(stages[stage].host_total()); });
+  if (std::ranges::any_of(stages, [](const RankMemory& stage) { return stage.disk_bytes > 0; })) {
+    add_row(out, "on disk", shown, [&](size_t stage) { return number(stages[stage].disk_bytes); });
+  }
   return out;
 }
 

@@ -251,9 +251,9 @@ void model_and_grid(Rows& t) {
         "matrix products on GPUs: our own kernels (16-bit operands), cuBLASLt, or whichever of them fits a product")
       .one_of({"auto", "own", "cublaslt"});
   t.row("allow-tf32", &O::allow_tf32, "", "fp32 matrix products on GPUs may round their operands to TF32");
-  t.row(
-       "memory-limit-gb", &O::memory_limit_gb, "X",
-       "device memory of a rank in 10^9 bytes; a run that needs more ends before it allocates, and says what would fit")
+  t.row("memory-limit-gb", &O::memory_limit_gb, "X",
+        "device memory of a rank in 10^9 bytes, on a CPU all that is planned; a run that needs more "
+        "ends before it allocates, and says what would fit")
       .above(0)
       .by_default("none");
 }

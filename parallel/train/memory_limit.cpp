@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -23,6 +24,7 @@ struct Change {
   std::string flags;  // as on a command line; empty: as it is
   int cost = 0;       // see cheapest_fit()
   std::function<void(TrainOptions&)> apply = [](TrainOptions&) {};
+  std::vector<std::string> left_out = {};  // flags of the run that are illegal beside these
 };
 // All values of one setting; the first is the one it has.
 using Setting = std::vector<Change>;
@@ -70,18 +72,21 @@ Setting schedules_from(const TrainOptions& options) {
 Setting zero_stages_from(const TrainOptions& options) {
   Setting setting(1);
   constexpr std::array<int, 4> kCosts{0, 2, 5, 20};
-  // In the words of whoever speaks Megatron's.
-  const bool by_strategy = options.use_distributed_optimizer || !options.data_parallel_sharding_strategy.empty();
+  // In the words of whoever speaks Megatron's; in all that name a stage already, as they must agree.
+  const bool names_strategy = !options.data_parallel_sharding_strategy.empty();
+  const bool by_stage = options.zero_stage || !(names_strategy || options.use_distributed_optimizer);
+  const bool by_strategy = names_strategy || !by_stage;
   constexpr std::array<const char*, 4> kStrategies{"no_shard", "optim", "optim_grads", "optim_grads_params"};
   for (int stage = zero_stage_of(options) + 1; stage <= 3; ++stage) {
     const auto at = static_cast<size_t>(stage);
+    std::string flags = by_stage ? fmt::format("--zero-stage {}", stage) : "";
     if (by_strategy) {
-      setting.push_back({fmt::format("--data-parallel-sharding-strategy {}", kStrategies[at]), kCosts[at],
-                         [=](TrainOptions& o) { o.data_parallel_sharding_strategy = kStrategies[at]; }});
-    } else {
-      setting.push_back(
-          {fmt::format("--zero-stage {}", stage), kCosts[at], [=](TrainOptions& o) { o.zero_stage = stage; }});
+      flags += fmt::format("{}--data-parallel-sharding-strategy {}", by_stage ? " " : "", kStrategies[at]);
     }
+    setting.push_back({flags, kCosts[at], [=](TrainOptions& o) {
+                         o.zero_stage = by_stage ? std::optional<int64_t>(stage) : std::nullopt;
+                         o.data_parallel_sharding_strategy = by_strategy ? kStrategies[at] : "";
+                       }});
   }
   return setting;
 }
@@ -93,12 +98,22 @@ Setting recomputations_from(const TrainOptions& options) {
         {"--recompute-granularity selective", 3, [](TrainOptions& o) { o.recompute_granularity = "selective"; }});
   }
   if (options.recompute_granularity != "full") {
-    setting.push_back(
-        {"--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", 30, [](TrainOptions& o) {
-           o.recompute_granularity = "full";
-           o.recompute_method = "uniform";
-           o.recompute_num_layers = 1;
-         }});
+    Change& change = setting.emplace_back();
+    change.flags = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1";
+    change.cost = 30;
+    change.apply = [](TrainOptions& o) {
+      o.recompute_granularity = "full";
+      o.recompute_method = "uniform";
+      o.recompute_num_layers = 1;
+      o.recompute_activations = false;
+      o.recompute_modules.clear();
+    };
+    if (options.recompute_activations) {
+      change.left_out.emplace_back("--recompute-activations");
+    }
+    if (!options.recompute_modules.empty()) {
+      change.left_out.emplace_back("--recompute-modules");
+    }
   }
   return setting;
 }
@@ -122,9 +137,46 @@ Setting precisions_from(const TrainOptions& options) {
   return setting;
 }
 
-std::vector<Setting> settings_from(const TrainOptions& options) {
-  return {schedules_from(options), zero_stages_from(options), recomputations_from(options), micro_batches_from(options),
-          precisions_from(options)};
+Setting parts_of_rows_from(const TrainOptions& options) {
+  Setting setting(1);
+  if (!options.sequence_parallel) {
+    setting.push_back({"--sequence-parallel", 2, [](TrainOptions& o) { o.sequence_parallel = true; }});
+  }
+  return setting;
+}
+
+Setting homes_from(const TrainOptions& options, DeviceKind device) {
+  Setting setting(1);
+  const std::string now = offload_optimizer_of(options);
+  if (now == "none" && device != DeviceKind::kCpu) {
+    setting.push_back(
+        {"--offload-optimizer-device cpu", 300, [](TrainOptions& o) { o.offload_optimizer_device = "cpu"; }});
+  }
+  if (now != "nvme") {
+    Change& change = setting.emplace_back();
+    change.flags = "--offload-optimizer-device nvme --nvme-path DIR";
+    change.cost = 400;
+    change.apply = [](TrainOptions& o) {
+      o.offload_optimizer_device = "nvme";
+      o.optimizer_cpu_offload = false;
+      o.nvme_path = "DIR";
+    };
+    if (options.optimizer_cpu_offload) {
+      change.left_out.emplace_back("--optimizer-cpu-offload");
+    }
+  }
+  return setting;
+}
+
+std::vector<Setting> settings_from(const TrainOptions& options, DeviceKind device) {
+  return {schedules_from(options),      zero_stages_from(options),   parts_of_rows_from(options),
+          recomputations_from(options), micro_batches_from(options), precisions_from(options),
+          homes_from(options, device)};
+}
+
+// The stage whose ranks are nearest to a limit.
+std::vector<RankMemory>::const_iterator most_limited(const std::vector<RankMemory>& stages, DeviceKind device) {
+  return std::ranges::max_element(stages, {}, [=](const RankMemory& stage) { return stage.limited(device); });
 }
 
 using Candidate = std::vector<size_t>;  // by setting: which of its values
@@ -156,7 +208,7 @@ std::vector<Candidate> by_cost(const std::vector<Setting>& settings) {
 class Search {
  public:
   Search(const TrainOptions& options, const DeviceRequest& device, int64_t limit_bytes)
-      : options_(options), device_(device), limit_bytes_(limit_bytes), settings_(settings_from(options)) {}
+      : options_(options), device_(device), limit_bytes_(limit_bytes), settings_(settings_from(options, device.kind)) {}
 
   std::optional<MemoryChange> run() {
     const std::vector<Candidate> candidates = by_cost(settings_);
@@ -166,7 +218,7 @@ class Search {
       }
       for (const Candidate& at : candidates) {
         if (const auto bytes = fitting_bytes(at, grid)) {
-          return MemoryChange{flags_of(at, grid), *bytes};
+          return MemoryChange{.flags = flags_of(at, grid), .left_out = left_out(at), .bytes = *bytes};
         }
       }
     }
@@ -185,7 +237,7 @@ class Search {
       return std::nullopt;
     }
     const std::vector<RankMemory> stages = plan_memory(shape, slots_of(shape));
-    const int64_t bytes = stages[fullest_stage(stages)].total();
+    const int64_t bytes = most_limited(stages, shape.device)->limited(shape.device);
     return bytes <= limit_bytes_ ? std::optional(bytes) : std::nullopt;
   }
 
@@ -210,6 +262,9 @@ class Search {
     changed.tensor_model_parallel_size = grid.tensor;
     changed.pipeline_model_parallel_size = grid.pipeline;
     changed.world_size = grid.world_size;
+    if (grid.tensor == 1 && changed.sequence_parallel != options_.sequence_parallel) {
+      return std::nullopt;  // changes nothing there
+    }
     try {
       return resolve_options(changed, grid.world_size);
     } catch (const Error&) {
@@ -244,6 +299,14 @@ class Search {
     return fmt::format("{}{}", fmt::join(flags, " "), ranks);
   }
 
+  std::vector<std::string> left_out(const Candidate& at) const {
+    std::vector<std::string> flags;
+    for (size_t setting = 0; setting < at.size(); ++setting) {
+      std::ranges::copy(settings_[setting][at[setting]].left_out, std::back_inserter(flags));
+    }
+    return flags;
+  }
+
   const TrainOptions& options_;
   const DeviceRequest& device_;
   int64_t limit_bytes_;
@@ -265,23 +328,30 @@ void check_memory_limit(const TrainOptions& options, const DeviceRequest& device
   const auto limit_bytes = static_cast<int64_t>(options.memory_limit_gb * kBytesOfGb);
   const RunShape shape = run_shape_of(options, device);
   const std::vector<RankMemory> stages = plan_memory(shape);
-  const size_t fullest = fullest_stage(stages);
-  const RankMemory& memory = stages[fullest];
-  if (memory.total() <= limit_bytes) {
+  const auto fullest = most_limited(stages, shape.device);
+  const RankMemory& memory = *fullest;
+  const int64_t needed = memory.limited(shape.device);
+  if (needed <= limit_bytes) {
     return;
   }
   const auto change = cheapest_fit(options, device, limit_bytes);
   const MemoryItem largest = memory.largest();
+  const auto stage = fullest - stages.begin();
   throw Error(
       ErrorCode::kUsage,
       fmt::format(
-          "--memory-limit-gb {}: a rank of stage {} needs {}\n{}largest item: {}, {} on stage {}\n{}",
-          options.memory_limit_gb, fullest, memory_text(memory.total()),
+          "--memory-limit-gb {}: a rank of stage {} needs {}{}\n{}largest item: {}, {} on stage {}\n{}",
+          options.memory_limit_gb, stage, memory_text(needed),
+          needed > memory.total() ? ", with what lies in host memory" : "",
           table == TableIs::kNew ? memory_table(shape, stages) : std::string(), memory_item_name(largest),
-          memory_text(memory.of(largest)), fullest,
-          change ? fmt::format("cheapest change that fits: {} (then {})", change->flags, memory_text(change->bytes))
-                 : fmt::format("no change of --pipeline-schedule, --zero-stage, --recompute-granularity, "
-                               "--micro-batch-size, --bf16 and the grid, on up to {} times as many ranks, fits",
+          memory_text(memory.of(largest)), stage,
+          change ? fmt::format(
+                       "cheapest change that fits: {}{} (then {})", change->flags,
+                       change->left_out.empty() ? "" : fmt::format(" without {}", fmt::join(change->left_out, " ")),
+                       memory_text(change->bytes))
+                 : fmt::format("no change of --pipeline-schedule, --zero-stage, --sequence-parallel, "
+                               "--recompute-granularity, --micro-batch-size, --bf16, --offload-optimizer-device and "
+                               "the grid, on up to {} times as many ranks, fits",
                                kMostGrowth)));
 }
 

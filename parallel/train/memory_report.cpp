@@ -10,9 +10,9 @@
 namespace ashlar {
 namespace {
 
-// What a rank tells: its stage, then of device and host memory the peak of the sum and of each item.
+// What a rank tells: its stage, then of device and host memory the peak of the sum and of each item, then its file.
 constexpr size_t kTotal = 1;
-constexpr size_t kNumCells = 1 + 2 * (1 + kNumMemoryItems);
+constexpr size_t kNumCells = 1 + 2 * (1 + kNumMemoryItems) + 1;
 
 std::string difference_text(int64_t planned, int64_t peak) {
   if (planned == peak) {
@@ -67,6 +67,7 @@ MemoryReport gather_memory_report(const Training& training) {
     *cell++ = uses.total.peak;
     cell = std::ranges::transform(uses.items, cell, &MemoryUse::peak).out;
   }
+  *cell = training.optimizer.offloaded() != nullptr ? training.optimizer.offloaded()->disk_bytes() : 0;
   const int num_ranks = rank.world.size();
   std::vector<std::array<int64_t, kNumCells>> all(static_cast<size_t>(num_ranks));
   constexpr auto kRowCells = static_cast<int64_t>(kNumCells);
@@ -89,6 +90,7 @@ MemoryReport gather_memory_report(const Training& training) {
       use.peak = *from++;
     }
   }
+  report.disk_bytes = *from;
   return report;
 }
 
@@ -103,6 +105,7 @@ std::string memory_report_text(const MemoryReport& report) {
     table.add(fmt::format("host: {}", memory_item_name(static_cast<MemoryItem>(item))), report.planned.host_bytes[item],
               report.host.items[item].peak);
   }
+  table.add("on disk", report.planned.disk_bytes, report.disk_bytes);
   table.add_per_parameter(report.planned, report.device, report.num_parameters);
   return table.text();
 }
@@ -112,6 +115,8 @@ MemoryMetrics memory_metrics(const MemoryReport& report, int64_t step) {
                         .rank = report.world_rank,
                         .planned_bytes = report.planned.total(),
                         .peak_bytes = report.device.total.peak,
+                        .planned_disk_bytes = report.planned.disk_bytes,
+                        .disk_bytes = report.disk_bytes,
                         .items = {}};
   for (const bool on_host : {false, true}) {
     const auto& planned = on_host ? report.planned.host_bytes : report.planned.bytes;

@@ -17,6 +17,7 @@ struct MemoryReport {
   RankMemory planned;
   MemoryUses device;
   MemoryUses host;
+  int64_t disk_bytes = 0;  // of its file of offloaded state
 };
 
 // Collective over the world. Blocks the host. The same on every rank.

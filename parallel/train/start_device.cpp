@@ -164,7 +164,8 @@ void check_room(RankContext& rank, const TrainOptions& options) {
     const int64_t unheld = rank.device.unheld_bytes().value_or(needed);
     REQUIRE(needed <= unheld, ErrorCode::kUsage,
             "rank {}: {} needs {} more for the plan of this run, and {} are free now that CUDA, NCCL and cuBLAS have "
-            "what they need: use more ranks, a smaller --micro-batch-size or a smaller model",
+            "what they need: use more ranks, a smaller --micro-batch-size, --offload-optimizer-device cpu or a smaller "
+            "model",
             rank.device_world.rank(), rank.device.name(), memory_text(needed), memory_text(unheld));
   });
 }

@@ -145,7 +145,8 @@ OffloadedState::OffloadedState(RankContext& rank, Stream& stream, const Paramete
 void OffloadedState::make_stages(int64_t largest_chunk) {
   Arena counting;
   lay_out_stages(counting, largest_chunk, grad_dtype_, dtype_);
-  pinned_ = rank_.device.allocate_host(counting.used(), "gradients and weights on their way to the host");
+  pinned_ = rank_.device.allocate_host(counting.used(), "gradients and weights on their way to the host",
+                                       MemoryItem::kOptimizer);
   Arena arena(pinned_.data(), pinned_.bytes());
   const StageViews views = lay_out_stages(arena, largest_chunk, grad_dtype_, dtype_);
   host_scalars_ = views.scalars;

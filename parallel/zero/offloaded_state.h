@@ -63,6 +63,7 @@ class OffloadedState {
   void publish_masters();
 
   HomeBytes bytes() const { return bytes_; }
+  int64_t disk_bytes() const { return home_->disk_bytes(); }
   std::string text() const { return home_->text(); }  // for the log
 
  private:

@@ -6,6 +6,7 @@
 #include "kernels/optimizer.h"
 #include "kernels/reduce.h"
 #include "kernels/stat_dtype.h"
+#include "parallel/zero/update_cells.h"
 #include "runtime/tensor/host_copy.h"
 
 namespace ashlar {
@@ -39,14 +40,6 @@ int64_t Optimizer::state_bytes(const FlatLayout& layout, DType dtype, OptimizerK
 Optimizer::Optimizer(RankContext& rank, const ProcessGrid& grid, Stream& stream, ParameterStore& store,
                      const OptimizerConfig& config, const OffloadConfig& offload)
     : grid_(grid), stream_(stream), store_(store), config_(config) {
-  int64_t num_blocks = 0;
-  for (const auto& entry : store.entries()) {
-    blocks_of_.push_back(num_blocks);
-    num_blocks += entry.parameter->tied_copy ? 0 : num_norm_blocks(entry.parameter->grad.num_elements());
-  }
-  block_sums_ = Tensor(rank.device, DType::kF64, {num_blocks}, "norm of tensors by blocks", MemoryItem::kWorkspace);
-  scalars_ =
-      Tensor(rank.device, DType::kF64, {kernels::kNumUpdateScalars}, "scalars of the update", MemoryItem::kWorkspace);
   place_tensors(rank.device);
   if (offload.offloads_state()) {
     offloaded_ = std::make_unique<OffloadedState>(rank, stream, store, has_moments(), config.weight_decay, offload);
@@ -72,6 +65,11 @@ void Optimizer::place_tensors(Device& device) {
   stream_.synchronize();
   copy.to_host(rows_of_stage.data(), on_device.view().data, on_device.view().bytes());
 
+  int64_t num_blocks = 0;
+  for (const auto& entry : entries) {
+    blocks_of_.push_back(num_blocks);
+    num_blocks += entry.parameter->tied_copy ? 0 : num_norm_blocks(entry.parameter->grad.num_elements());
+  }
   int64_t num_rows = 0;
   int64_t first_row = 0;
   for (int stage = 0; stage < num_stages; ++stage) {
@@ -82,8 +80,13 @@ void Optimizer::place_tensors(Device& device) {
     sum_index_.push_back(static_cast<size_t>(first_row));
     first_row += entry.parameter->tied_copy ? 0 : 1;
   }
-  tensor_sums_ =
-      Tensor(device, DType::kF64, {num_rows, grid_.shape().tensor}, "norm by tensors", MemoryItem::kWorkspace);
+  const UpdateCells cells = update_cells(num_blocks, num_rows, grid_.shape().tensor);
+  const auto allocate = [&](const Shape& shape, const char* what) {
+    return Tensor(device, DType::kF64, shape, what, MemoryItem::kWorkspace);
+  };
+  block_sums_ = allocate(cells.block_sums, "norm of tensors by blocks");
+  tensor_sums_ = allocate(cells.tensor_sums, "norm by tensors");
+  scalars_ = allocate(cells.scalars, "scalars of the update");
 }
 
 // Each kind of state is one flat range, padding included, so that every data rank needs the same.

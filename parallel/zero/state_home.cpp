@@ -41,7 +41,8 @@ class MemoryHome final : public StateHome {
       : StateHome(home_shape), kind_(kind) {
     const size_t bytes =
         static_cast<size_t>(home_shape.num_kinds * home_shape.num_elements()) * dtype_bytes(home_shape.dtype);
-    memory_ = kind == HomeKind::kDevice ? device.allocate(bytes, what) : device.allocate_host(bytes, what);
+    memory_ = kind == HomeKind::kDevice ? device.allocate(bytes, what, MemoryItem::kOptimizer)
+                                        : device.allocate_host(bytes, what, MemoryItem::kOptimizer);
     const std::unique_ptr<Stream> stream = device.create_stream();
     if (kind == HomeKind::kDevice) {
       stream->fill_zero(memory_.data(), bytes);
@@ -72,7 +73,7 @@ class FileHome final : public StateHome {
  public:
   FileHome(Device& device, FlightRecorder& recorder, const HomeShape& home_shape, const FileHomeOptions& options,
            const std::string& what)
-      : StateHome(home_shape), memory_(device.allocate_host(slots_bytes(home_shape), what)) {
+      : StateHome(home_shape), memory_(device.allocate_host(slots_bytes(home_shape), what, MemoryItem::kOptimizer)) {
     uint64_t offset = 0;
     for (size_t chunk = 0; chunk < home_shape.chunks.size(); ++chunk) {
       offsets_.push_back(offset);
@@ -97,6 +98,7 @@ class FileHome final : public StateHome {
   }
 
   HomeKind kind() const override { return HomeKind::kFiles; }
+  int64_t disk_bytes() const override { return static_cast<int64_t>(file_->bytes()); }
   std::string text() const override {
     return fmt::format("{} bytes in {} (it has no name any more; {})", file_->bytes(), file_->path().string(),
                        file_->how());

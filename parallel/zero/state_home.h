@@ -70,6 +70,7 @@ class StateHome {
   const HomeShape& shape() const { return shape_; }
   virtual HomeKind kind() const = 0;
   virtual std::string text() const = 0;  // for the log
+  virtual int64_t disk_bytes() const { return 0; }
 
   // A chunk that will be brought next: returns at once.
   virtual void expect(size_t) {}

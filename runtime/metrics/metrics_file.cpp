@@ -119,9 +119,14 @@ void MetricsFile::write(const MemoryMetrics& m) {
                      {"planned_bytes", item.planned_bytes},
                      {"peak_bytes", item.peak_bytes}});
   }
-  const Json object = {
-      {"kind", "memory"},           {"step", m.step},           {"rank", m.rank}, {"planned_bytes", m.planned_bytes},
-      {"peak_bytes", m.peak_bytes}, {"items", std::move(items)}};
+  const Json object = {{"kind", "memory"},
+                       {"step", m.step},
+                       {"rank", m.rank},
+                       {"planned_bytes", m.planned_bytes},
+                       {"peak_bytes", m.peak_bytes},
+                       {"planned_disk_bytes", m.planned_disk_bytes},
+                       {"disk_bytes", m.disk_bytes},
+                       {"items", std::move(items)}};
   write_line(object.dump());
 }
 

@@ -59,8 +59,11 @@ TEST_F(Programs, DryRunOfAModelThatFitsNowhere) {
             HasSubstr("6 x parameters x tokens = 8.24e+22 FLOPs: 6.63 days")));
   expect_error(pretrain(1, large.with("--pipeline-schedule gpipe --memory-limit-gb 10")), ErrorCode::kUsage,
                {"--memory-limit-gb 10: a rank of stage 3 needs 209.91 GB", "largest item: activations",
-                "cheapest change that fits: --pipeline-schedule 1f1b --zero-stage 1 --recompute-granularity selective "
-                "--micro-batch-size 2"});
+                "cheapest change that fits: --pipeline-schedule 1f1b --sequence-parallel --recompute-granularity "
+                "selective --micro-batch-size 4"});
+  const Ended offloaded = pretrain(1, large.with("--bf16 --offload-optimizer-device nvme --nvme-path DIR"));
+  expect_success(offloaded);
+  EXPECT_THAT(offloaded.out, AllOf(HasSubstr("in host memory"), HasSubstr("on disk")));
 }
 
 TEST_F(Programs, ConfigFile) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/parallel/train/run_trace.h"
+#include "tests/support/scratch_dir.h"
 
 namespace ashlar {
 namespace {
@@ -34,6 +35,24 @@ TEST(MemoryReport, IsOfTheFullestRankAndTheSameOnAll) {
     EXPECT_EQ(report.planned.host_total(), report.host.total.peak);
     EXPECT_THAT(memory_report_text(report), AllOf(HasSubstr("rank 1 (stage 1)"), HasSubstr("equal"),
                                                   Not(HasSubstr("%")), Not(HasSubstr("not planned"))));
+  });
+}
+
+TEST(MemoryReport, TellsOfHostMemoryAndFilesOfOffloadedState) {
+  const ScratchDir scratch;
+  TrainOptions options = model_xs();
+  options.offload_optimizer_device = "nvme";
+  options.nvme_path = scratch.path().string();
+  with_training(options, {1, 1, 2}, [](Training& training) {
+    const MemoryReport report = gather_memory_report(training);
+    EXPECT_EQ(report.planned.of(MemoryItem::kOptimizer), 0);
+    EXPECT_GT(report.planned.host_of(MemoryItem::kOptimizer), 0);
+    EXPECT_GT(report.disk_bytes, 0);
+    EXPECT_EQ(report.planned.disk_bytes, report.disk_bytes);
+    EXPECT_THAT(memory_report_text(report), AllOf(HasSubstr("host: optimizer state"), HasSubstr("on disk"),
+                                                  Not(HasSubstr("%")), Not(HasSubstr("not planned"))));
+    EXPECT_EQ(memory_metrics(report, 1).disk_bytes, report.disk_bytes);
+    EXPECT_EQ(memory_metrics(report, 1).planned_disk_bytes, report.disk_bytes);
   });
 }
 

@@ -158,8 +158,9 @@ TEST(FewPlannedMemory, OfARecomputedBlockIsTheFormula) {
   }
 }
 
-// 2 bytes of weight, 4 of gradient, 12 of master and moments; or 4, 4 and 8. Stage 1 cuts the last part in eight, 2 the
-// gradient too, 3 the weight too; a rank of stage 2 or 3 has besides what stands in buffers.
+// 2 bytes of weight, 4 of gradient or 2 with --grad-reduce-in-bf16, 12 of master and moments; or 4, 4 and 8. Stage 1
+// cuts the last part in eight, 2 the gradient too, 3 the weight too; a rank of stage 2 or 3 has besides what stands in
+// buffers.
 TEST(FewPlannedMemory, PerParameterIsTheFormulaOfEachZeroStage) {
   RunShape shape;
   shape.config = {.num_layers = 18,
@@ -175,24 +176,32 @@ TEST(FewPlannedMemory, PerParameterIsTheFormulaOfEachZeroStage) {
   shape.batch = {1, 2048};
   const double parameters = static_cast<double>(count_parameters(shape.config));
   EXPECT_NEAR(parameters / 1e9, 1.0, 0.02);
-  const auto planned = [&](DType dtype, int stage) {
+  const auto planned = [&](DType dtype, int stage, bool grads_in_bf16) {
     shape.config.dtype = dtype;
     shape.sharding = {.zero_stage = stage,
                       .num_shards = stage == 0 ? 1 : 8,
                       .bucket_elements = 40'000'000,
-                      .each_microbatch = stage >= 2};
+                      .each_microbatch = stage >= 2,
+                      .grads_in_bf16 = grads_in_bf16};
     return plan_memory(shape)[0];
   };
-  const std::array<double, 4> bf16{18, 7.5, 4.0, 2.25}, fp32{16, 9, 5.5, 2};
-  for (int stage = 0; stage <= 3; ++stage) {
-    for (const DType dtype : {DType::kBF16, DType::kF32}) {
-      const RankMemory memory = planned(dtype, stage);
-      const double expected = (dtype == DType::kBF16 ? bf16 : fp32)[static_cast<size_t>(stage)];
+  struct Row {
+    DType dtype;
+    bool grads_in_bf16;
+    std::array<double, 4> bytes;  // by stage
+  };
+  for (const Row& row : {Row{DType::kBF16, false, {18, 7.5, 4.0, 2.25}},
+                         {DType::kBF16, true, {16, 5.5, 3.75, 2.0}},
+                         {DType::kF32, false, {16, 9, 5.5, 2}}}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      const RankMemory memory = planned(row.dtype, stage, row.grads_in_bf16);
+      const double expected = row.bytes[static_cast<size_t>(stage)];
       // A tied table on one rank has a gradient for each of its uses.
-      const double twice = 4.0 * 50304 * 2048 / (stage >= 2 ? 8 : 1);
+      const double twice = (row.grads_in_bf16 ? 2.0 : 4.0) * 50304 * 2048 / (stage >= 2 ? 8 : 1);
       const double each = (static_cast<double>(memory.state()) - twice) / parameters;
-      EXPECT_NEAR(each, expected, 0.005 * expected) << "stage " << stage << " " << dtype_name(dtype);
-      EXPECT_EQ(memory.of(MemoryItem::kGradientStaging) > 0, stage >= 2);
+      EXPECT_NEAR(each, expected, 0.005 * expected)
+          << "stage " << stage << " " << dtype_name(row.dtype) << " " << row.grads_in_bf16;
+      EXPECT_EQ(memory.of(MemoryItem::kGradientStaging) > 0, stage >= 2 || row.grads_in_bf16);
       EXPECT_EQ(memory.of(MemoryItem::kGatheredParameters) > 0, stage == 3);
     }
   }

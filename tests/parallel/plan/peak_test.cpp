@@ -4,6 +4,7 @@
 #include "parallel/train/run_shape_of.h"
 #include "tests/parallel/plan/planned_peak.h"
 #include "tests/parallel/train/run_trace.h"
+#include "tests/support/scratch_dir.h"
 
 namespace ashlar {
 namespace {
@@ -17,15 +18,24 @@ struct Combination {
   bool bf16 = false;
   GridShape grid{};
   const char* grad_reduce = "";
+  bool sequence_parallel = false;
+  bool grads_in_bf16 = false;
+  bool offload = false;
+  bool fp16 = false;
 
   std::string text() const {
     return fmt::format(
-        "--zero-stage {} --pipeline-schedule {} --recompute-granularity '{}' --grad-reduce '{}' {} on {}", zero_stage,
-        schedule, recompute, grad_reduce, bf16 ? "--bf16" : "", grid.text());
+        "--zero-stage {} --pipeline-schedule {} --recompute-granularity '{}' --grad-reduce '{}'{}{}{}{} on {}",
+        zero_stage, schedule, recompute, grad_reduce,
+        bf16   ? " --bf16"
+        : fp16 ? " --fp16"
+               : "",
+        sequence_parallel ? " --sequence-parallel" : "", grads_in_bf16 ? " --grad-reduce-in-bf16" : "",
+        offload ? " --offload-optimizer-device nvme" : "", grid.text());
   }
 };
 
-TrainOptions options_of(const Combination& combination) {
+TrainOptions options_of(const Combination& combination, const std::string& files) {
   TrainOptions options = model_xs();
   options.zero_stage = combination.zero_stage;
   options.pipeline_schedule = combination.schedule;
@@ -35,12 +45,20 @@ TrainOptions options_of(const Combination& combination) {
   }
   options.bf16 = combination.bf16;
   options.grad_reduce = combination.grad_reduce;
+  options.sequence_parallel = combination.sequence_parallel;
+  options.grad_reduce_in_bf16 = combination.grads_in_bf16;
+  options.fp16 = combination.fp16;
+  if (combination.offload) {
+    options.offload_optimizer_device = "nvme";
+    options.nvme_path = files;
+  }
   return options;
 }
 
 // Three steps and an evaluation, so that whatever comes and goes within a run has come and gone.
 void run(const Combination& combination) {
-  const TrainOptions options = with_grid(options_of(combination), combination.grid);
+  const ScratchDir scratch;
+  const TrainOptions options = with_grid(options_of(combination, scratch.path().string()), combination.grid);
   const std::vector<RankMemory> plan = plan_memory(run_shape_of(options, {}));
   const TinySource source(options.seq_length, options.vocab_size);
   run_ranks(combination.grid.num_ranks(), [&](RankContext& rank) {
@@ -49,8 +67,13 @@ void run(const Combination& combination) {
       train_step(training, source);
     }
     evaluate(training, source, 1);
-    expect_peak_is_planned(plan[static_cast<size_t>(training.grid.coordinate().pipeline)], rank.device,
-                           fmt::format("{}, rank {}", combination.text(), rank.world.rank()));
+    const std::string where = fmt::format("{}, rank {}", combination.text(), rank.world.rank());
+    const RankMemory& planned = plan[static_cast<size_t>(training.grid.coordinate().pipeline)];
+    expect_peak_is_planned(planned, rank.device, where);
+    EXPECT_EQ(planned.disk_bytes > 0, combination.offload) << where;
+    if (combination.offload) {
+      EXPECT_EQ(planned.disk_bytes, training.optimizer.offloaded()->disk_bytes()) << where;
+    }
   });
 }
 
@@ -72,6 +95,25 @@ TEST(PlannedPeak, IsTheMeasuredOne) {
     all.push_back({.zero_stage = 1, .grid = {1, 2, 2}, .grad_reduce = "micro-batch"});
     all.push_back({.zero_stage = 2, .grid = {1, 2, 2}, .grad_reduce = "step"});
     all.push_back({.zero_stage = 3, .grid = {1, 2, 2}, .grad_reduce = "step"});
+    // Each of the three switches under every stage, and with each of the other two.
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const int without : {0, 1, 2, 3}) {
+        all.push_back({.zero_stage = stage,
+                       .schedule = (stage + without) % 2 == 0 ? "1f1b" : "gpipe",
+                       .recompute = recomputations[static_cast<size_t>(stage + without) % 3],
+                       .bf16 = without != 1 || stage % 2 == 0,
+                       .grid = without % 2 == 0 ? GridShape{2, 1, 2} : GridShape{2, 2, 2},
+                       .sequence_parallel = without != 0,
+                       .grads_in_bf16 = without != 1,
+                       .offload = without != 2});
+      }
+      all.push_back({.zero_stage = stage,
+                     .recompute = recomputations[static_cast<size_t>(stage) % 3],
+                     .grid = stage % 2 == 0 ? GridShape{1, 2, 2} : GridShape{2, 1, 2},
+                     .sequence_parallel = stage % 2 == 1,
+                     .offload = stage >= 2,
+                     .fp16 = true});
+    }
     return all;
   }();
   ASSERT_GE(combinations.size(), 20u);

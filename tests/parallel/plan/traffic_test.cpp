@@ -162,6 +162,20 @@ TEST(PlannedTraffic, IsWhatAStepSends) {
   }
 }
 
+TEST(FewPlannedTraffic, OfGroupsThatShareAmongThemselves) {
+  TrainOptions options = model_xs();
+  options.num_distributed_optimizer_instances = 2;
+  for (const int stage : {1, 2, 3}) {
+    options.zero_stage = stage;
+    options.bf16 = options.grad_reduce_in_bf16 = stage == 2;
+    expect_plan_is_sent(options, {1, 1, 4});
+    expect_plan_is_sent(options, {1, 2, 4});
+  }
+  options.num_distributed_optimizer_instances =
+      4;  // groups of one: nothing is shared out, and all sums are of replicas
+  expect_plan_is_sent(options, {1, 1, 4});
+}
+
 TEST(PlannedTraffic, OfUnevenStages) {
   TrainOptions options = tiny_options();
   options.decoder_first_pipeline_num_layers = 1;

@@ -113,11 +113,14 @@ TEST_F(MetricsFileTest, ExactLinesOfAStartAndOfAnEnd) {
                            .rank = 2,
                            .planned_bytes = 300,
                            .peak_bytes = 301,
+                           .planned_disk_bytes = 40,
+                           .disk_bytes = 41,
                            .items = {{"gradients", false, 200, 201}, {"micro-batches", true, 5, 6}}});
   EXPECT_THAT(lines(),
               ElementsAre(R"({"kind":"run","step":0,"device":"GPU 3","ranks":4,"grid":"4 x 1 x 1","parameters":53440,)"
                           R"("precision":"bf16","zero_stage":2,"grad_reduce":"micro-batch"})",
-                          R"({"kind":"memory","step":7,"rank":2,"planned_bytes":300,"peak_bytes":301,"items":[)"
+                          R"({"kind":"memory","step":7,"rank":2,"planned_bytes":300,"peak_bytes":301,)"
+                          R"("planned_disk_bytes":40,"disk_bytes":41,"items":[)"
                           R"({"name":"gradients","on_host":false,"planned_bytes":200,"peak_bytes":201},)"
                           R"({"name":"micro-batches","on_host":true,"planned_bytes":5,"peak_bytes":6}]})"));
   // A run that goes on from step 5 writes its end anew, and keeps that it was started.
