@@ -83,7 +83,7 @@ RunReport::RunReport(Training& training, const DataSources& data)
                            .num_ranks = training.rank.world.size(),
                            .grid = training.grid.shape().text(),
                            .num_parameters = count_parameters(training.config),
-                           .precision = dtype_name(training.config.dtype),
+                           .precision = std::string(dtype_name(training.config.dtype)),
                            .zero_stage = zero_stage_of(options),
                            .grad_reduce = reduces_each_microbatch(options) ? "micro-batch" : "step"});
   step_start_ = Clock::now();

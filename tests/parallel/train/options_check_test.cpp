@@ -208,11 +208,11 @@ TEST(Check, WhatIsShardedIsSaidInOneLine) {
     return sharding_text(resolve_options(legal_options(flags), num_ranks));
   };
   EXPECT_EQ(text({}, 1), "sharding: ZeRO-0 over 1 data rank: nothing; gradients reduced once a step");
-  EXPECT_EQ(text({"--use-megatron-fsdp", "--micro-batch-size", "1", "--global-batch-size", "64",
-                  "--recompute-activations", "--num-distributed-optimizer-instances", "2"},
+  EXPECT_EQ(text({"--use-megatron-fsdp", "--global-batch-size", "64", "--recompute-activations",
+                  "--num-distributed-optimizer-instances", "2"},
                  8),
             "sharding: ZeRO-3 over 4 data ranks, in 2 groups: optimizer state, gradients and parameters; gradients "
-            "reduced after every micro-batch (8 a step); recompute selective");
+            "reduced after every micro-batch (4 a step); recompute selective");
   EXPECT_EQ(text({"--zero-stage", "2", "--grad-reduce", "step", "--bf16", "--grad-reduce-in-bf16",
                   "--offload-optimizer-device", "nvme", "--nvme-path", "d"},
                  2),
