@@ -149,9 +149,6 @@ TEST(Check, OffloadNeedsAPlaceAndAUse) {
   EXPECT_THAT(resolve_refusal({"--optimizer-cpu-offload", "--device", "cpu"}), HasSubstr("in host memory already"));
   EXPECT_THAT(resolve_refusal({"--optimizer-cpu-offload", "--offload-optimizer-device", "nvme", "--nvme-path", "d"}),
               AllOf(HasSubstr("contradict each other"), HasSubstr("give one")));
-  const std::vector<std::string> sgd = {
-      "--offload-optimizer-device", "nvme", "--nvme-path", "d", "--optimizer", "sgd", "--device", "cpu"};
-  EXPECT_THAT(resolve_refusal(sgd), HasSubstr("has no state"));
   EXPECT_THAT(resolve_refusal({"--test-offload-fault", "rank=0,bytes=1"}),
               HasSubstr("needs --offload-optimizer-device nvme"));
   EXPECT_THROW(legal_options({"--offload-optimizer-device", "disk"}), Error);
