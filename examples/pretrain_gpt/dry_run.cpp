@@ -1,5 +1,7 @@
 #include "examples/pretrain_gpt/dry_run.h"
 
+#include <fmt/ranges.h>
+
 #include <iostream>
 
 #include "parallel/plan/plan_text.h"
@@ -34,8 +36,16 @@ std::string grid_text(const RunShape& shape, RankOrder order) {
   const int data_stride = world_rank_of(grid, order, {.tensor = 0, .pipeline = 0, .data = grid.data > 1 ? 1 : 0});
   const int pipeline_stride =
       world_rank_of(grid, order, {.tensor = 0, .pipeline = grid.pipeline > 1 ? 1 : 0, .data = 0});
-  return fmt::format("grid: {} = {} ranks; rank = tensor + {} x data + {} x pipeline\n", grid.text(), grid.num_ranks(),
-                     data_stride, pipeline_stride);
+  std::vector<std::string> terms;  // axes of one rank have no part in it
+  const auto add = [&](int size, int stride, const char* axis) {
+    if (size > 1) {
+      terms.push_back(stride == 1 ? axis : fmt::format("{} x {}", stride, axis));
+    }
+  };
+  add(grid.tensor, 1, "tensor");
+  add(grid.data, data_stride, "data");
+  add(grid.pipeline, pipeline_stride, "pipeline");
+  return fmt::format("grid: {} = {} ranks; rank = {}\n", grid.text(), grid.num_ranks(), fmt::join(terms, " + "));
 }
 
 TimeQuestion time_question(const TrainOptions& options, const RunShape& shape) {
@@ -60,7 +70,7 @@ int dry_run(RankContext& rank, const TrainOptions& given) {
   const DeviceRequest device = named_device(options);
   const RunShape shape = run_shape_of(options, device);
   if (speaks) {
-    std::cout << grid_text(shape, rank_order(options));
+    std::cout << grid_text(shape, rank_order(options)) << sharding_text(options) << '\n';
   }
   if (options.micro_batch_size == 0 || options.seq_length == 0) {
     if (speaks) {
@@ -73,7 +83,9 @@ int dry_run(RankContext& rank, const TrainOptions& given) {
   }
   agree(rank.world, [&] { check_memory_limit(options, device, TableIs::kShown); });
   if (speaks && options.memory_limit_gb > 0) {
-    std::cout << fmt::format("fits into --memory-limit-gb {}\n", options.memory_limit_gb);
+    const std::vector<RankMemory> memory = plan_memory(shape);
+    std::cout << fmt::format("a rank needs {:.2f} of the {} GB of --memory-limit-gb\n",
+                             static_cast<double>(memory[fullest_stage(memory)].total()) / 1e9, options.memory_limit_gb);
   }
   return 0;
 }

@@ -140,6 +140,7 @@ int run_training(RankContext& rank, const TrainOptions& options) {
     save_hf(rank, options.save_hf, hf_config(training.config), checkpoint_slices(training, false));
     report.saved(options.save_hf, training.state.iteration);
   }
+  finish_state(training);
   report.finish(stop_signal, saved_iteration);
   return 0;
 }

@@ -64,6 +64,7 @@ RunReport::RunReport(Training& training, const DataSources& data)
                     options.num_attention_heads, training.config.vocab, training.config.padded_vocab));
   print(fmt::format("grid: {}, schedule {}, {} micro-batches of {} samples x {} tokens", training.grid.shape().text(),
                     options.pipeline_schedule, options.num_microbatches, options.micro_batch_size, options.seq_length));
+  print(sharding_text(options));
   print(data.train->description());
   if (data.valid) {
     print(data.valid->description());
@@ -72,14 +73,19 @@ RunReport::RunReport(Training& training, const DataSources& data)
   const std::vector<RankMemory> planned = plan_memory(shape);
   const size_t fullest = fullest_stage(planned);
   print(fmt::format(
-      "memory: {} planned for a rank of stage {}, the fullest; {:.3g} bytes of state per parameter",
+      "memory: {} planned for the fullest rank (stage {}), of it {:.3g} bytes per parameter for parameters, gradients "
+      "and "
+      "optimizer state",
       memory_text(planned[fullest].total()), fullest,
       static_cast<double>(planned[fullest].state()) / static_cast<double>(parameters_per_rank(shape)[fullest])));
   write_metrics(RunMetrics{.step = training.state.iteration,
                            .device = training.rank.device.name(),
                            .num_ranks = training.rank.world.size(),
                            .grid = training.grid.shape().text(),
-                           .num_parameters = count_parameters(training.config)});
+                           .num_parameters = count_parameters(training.config),
+                           .precision = std::string(dtype_name(training.config.dtype)),
+                           .zero_stage = zero_stage_of(options),
+                           .grad_reduce = reduces_each_microbatch(options) ? "micro-batch" : "step"});
   step_start_ = Clock::now();
 }
 
@@ -173,7 +179,7 @@ void RunReport::finish(int stop_signal, int64_t saved_iteration) {
   write_metrics(memory_metrics(memory, training_.state.iteration));
   print(memory_report_text(memory));
   if (stop_signal != 0) {
-    print(fmt::format("stopped by {} behind iteration {}; {}", signal_text(stop_signal), training_.state.iteration,
+    print(fmt::format("stopped by {} after iteration {}; {}", signal_text(stop_signal), training_.state.iteration,
                       training_.options.save.empty()
                           ? std::string("nothing was saved: no --save was given")
                           : fmt::format("iteration {} is saved in {}", saved_iteration, training_.options.save)));

@@ -25,7 +25,7 @@ bool parse(int argc, char** argv, SampleOptionsOfUser& options) {
   app.add_option("--load", options.load, "checkpoint directory, the --save of pretrain_gpt")->required();
   app.add_option("--ckpt-step", options.iteration, "iteration to load; the latest unless given")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--num-bytes", options.num_bytes, "bytes to write behind the prompt")
+  app.add_option("--num-bytes", options.num_bytes, "bytes to write after the prompt")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->capture_default_str();
   app.add_option("--prompt", options.prompt, "text to go on from; the start of a document unless given");

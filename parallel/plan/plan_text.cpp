@@ -65,7 +65,7 @@ std::string traffic_table(const RunShape& shape, const std::vector<size_t>& show
   int64_t largest = 0;
   for (const RankTraffic& stage : stages) {
     for (const GroupTraffic& group : stage) {
-      largest = std::max({largest, group.num_ranks > 1 ? group.payload_bytes : 0, group.wire_bytes});
+      largest = std::max(largest, group.wire_bytes);
     }
   }
   if (largest == 0) {
@@ -73,21 +73,19 @@ std::string traffic_table(const RunShape& shape, const std::vector<size_t>& show
   }
   const ByteUnit unit = unit_of(largest);
   std::string out =
-      fmt::format("{} sent in a step: given to the communicator, and over the wire of a ring\n", unit.name);
+      fmt::format("{} a rank sends in a step (collectives go round a ring of so many ranks)\n", unit.name);
   const auto number = [&](int64_t bytes) { return fmt::format("{:.3f}", static_cast<double>(bytes) / unit.bytes); };
   for (size_t group = 0; group < kNumTrafficGroups; ++group) {
     const int num_ranks = stages.front()[group].num_ranks;
     const bool is_small = std::ranges::all_of(stages, [&](const RankTraffic& at) {
-      return static_cast<double>(at[group].payload_bytes) < kLeastShown * unit.bytes;
+      return static_cast<double>(at[group].wire_bytes) < kLeastShown * unit.bytes;
     });
     if (num_ranks == 1 || is_small) {
       continue;
     }
     const char* name = traffic_group_name(static_cast<TrafficGroup>(group));
-    add_row(out, fmt::format("{} ({}) payload", name, num_ranks), shown,
-            [&](size_t stage) { return number(stages[stage][group].payload_bytes); });
-    add_row(out, fmt::format("{:{}} wire", "", std::string(name).size() + fmt::formatted_size(" ({})", num_ranks)),
-            shown, [&](size_t stage) { return number(stages[stage][group].wire_bytes); });
+    add_row(out, fmt::format("{} ({})", name, num_ranks), shown,
+            [&](size_t stage) { return number(stages[stage][group].wire_bytes); });
   }
   return out;
 }
@@ -161,22 +159,25 @@ std::string plan_text(const RunShape& shape, const TimeQuestion& time) {
   std::string out = fmt::format(
       "model: {} parameters{}, {} layers, width {}, {} heads, vocabulary {} padded to {}, {}\n"
       "batch: {} samples = {} of {} on {}; {} tokens a step\n"
-      "schedule: {}, bubble {:.1f} % (a backward takes two forwards, transfers nothing)\n",
+      "schedule: {}{}\n",
       num_parameters,
       num_parameters >= 1e6 ? fmt::format(" ({})", count_text(static_cast<double>(num_parameters))) : "",
       config.num_layers, config.width, config.num_heads, config.vocab, config.padded_vocab, dtype_name(config.dtype),
       samples, counted(shape.num_microbatches, "micro-batch", "micro-batches"), shape.batch.batch,
       shape.grid.data == 1 ? "one data rank" : fmt::format("each of {} data ranks", shape.grid.data),
-      shape.tokens_per_step(), shape.schedule, 100 * bubble_fraction(shape));
+      shape.tokens_per_step(), shape.schedule,
+      shape.grid.pipeline == 1 ? ""
+                               : fmt::format(", bubble {:.1f} % (a backward as long as two forwards, free transfers)",
+                                             100 * bubble_fraction(shape)));
   for (const FlopFormula formula : {FlopFormula::kCausal, FlopFormula::kFullAttention}) {
     const double of_token = training_flops(shape, 1, formula);
     out += fmt::format("FLOPs: {:.4g} a token, {:.4g} a step: {}\n", of_token, of_token * tokens,
                        flop_formula_name(formula));
   }
   out += memory_table(shape, memory);
-  add_row(out, "number of parameters", shown,
+  add_row(out, "parameters held (count)", shown,
           [&](size_t stage) { return count_text(static_cast<double>(parameters[stage])); });
-  add_row(out, "bytes per parameter", shown, [&](size_t stage) {
+  add_row(out, "state bytes of each", shown, [&](size_t stage) {
     return fmt::format("{:.3f}", static_cast<double>(memory[stage].state()) / static_cast<double>(parameters[stage]));
   });
   if (shape.device != DeviceKind::kCpu) {

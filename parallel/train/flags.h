@@ -68,6 +68,16 @@ const std::vector<Flag>& all_flags();
 std::vector<Flag> done_flags();
 std::vector<Flag> other_flags();
 
+// What another system calls a setting of ours: its name without dashes, and what to do here.
+struct ForeignName {
+  std::string name;
+  std::string instead;
+};
+const std::vector<ForeignName>& foreign_names();
+// Pure. What to do instead of a name that is no flag ("zero_optimization.stage", "--cpu-offload"); case and '_' against
+// '-' do not count, and of a dotted name the last part that is known does.
+std::optional<std::string> foreign_name_hint(std::string_view typed);
+
 // Pure. Null when there is no such flag.
 const Flag* find_flag(std::string_view name);
 std::vector<std::string> flag_names();

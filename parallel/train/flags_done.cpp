@@ -119,20 +119,21 @@ void model_and_grid(Rows& t) {
         "part of the attention probabilities that is dropped in training (Megatron's default is 0.1)")
       .within({.min = 0, .max = 1, .max_open = true});
   t.row("recompute-granularity", &O::recompute_granularity, "NAME",
-        "make activations again in the backward pass: those of whole layers, or of the parts that --recompute-modules "
+        "recompute activations in the backward pass: those of whole layers, or of the parts that --recompute-modules "
         "names; changes no bit of the results")
       .one_of({"full", "selective"})
       .by_default("none");
-  t.row("recompute-activations", &O::recompute_activations, "", "as --recompute-granularity selective");
+  t.row("recompute-activations", &O::recompute_activations, "",
+        "as --recompute-granularity selective: layernorm and mlp_act here, where Megatron's is core_attn");
   t.row("recompute-method", &O::recompute_method, "NAME",
-        "with granularity full: keep the input of every N layers of a stage, or make the first N of a stage again, "
+        "with granularity full: keep the input of every N layers of a stage, or recompute the first N of a stage, "
         "one by one (N is --recompute-num-layers)")
       .one_of({"uniform", "block"})
       .by_default("none");
   t.row("recompute-num-layers", &O::recompute_num_layers, "N", "layers, as --recompute-method says; at most a stage's")
       .at_least(1);
   t.row("recompute-modules", &O::recompute_modules, "NAME ...",
-        "with granularity selective: what is made again, out of core_attn, layernorm, mlp_act (attention never stores "
+        "with granularity selective: what is recomputed, out of core_attn, layernorm, mlp_act (attention never stores "
         "its scores, so core_attn saves only its output)")
       .by_default("layernorm mlp_act");
 
@@ -158,35 +159,43 @@ void model_and_grid(Rows& t) {
         "most elements of one collective over the data axis: gradients on their way to be summed, weights that are "
         "gathered")
       .at_least(1);
-  t.row("zero-stage", kZeroStage, "N",
-        "what the data ranks share out instead of each holding all of it: 0 nothing; 1 fp32 master weights and moments "
-        "of the optimizer; 2 gradients too; 3 weights too, which are gathered layer by layer where they are read. "
-        "At one --grad-reduce every stage gives the same bits (over NCCL, whose sums have an order of their own, equal "
-        "numbers to rounding)")
+  t.row(
+       "zero-stage", kZeroStage, "N",
+       "what is sharded over the data ranks: 0 nothing; 1 optimizer state (moments and fp32 master weights, as "
+       "Megatron's distributed optimizer); 2 gradients too; 3 weights too, gathered layer by layer where they are read "
+       "(as FSDP). Stages 2 and 3 reduce gradients after every micro-batch unless --grad-reduce step. At one "
+       "--grad-reduce every stage gives the same bits (over NCCL, whose sums have an order of their own, equal numbers "
+       "to rounding)")
       .one_of({"0", "1", "2", "3"})
       .by_default("0");
   t.row("use-distributed-optimizer", &O::use_distributed_optimizer, "",
         "as --zero-stage 1, where no other flag names a higher stage");
   t.row("data-parallel-sharding-strategy", &O::data_parallel_sharding_strategy, "NAME",
-        "no_shard, optim, optim_grads and optim_grads_params: as --zero-stage 0, 1, 2 and 3")
+        "no_shard, optim, optim_grads and optim_grads_params: as --zero-stage 0, 1, 2 and 3; no_shard beside "
+        "--use-distributed-optimizer alone changes nothing, as in Megatron")
       .one_of({"no_shard", "optim", "optim_grads", "optim_grads_params"})
       .by_default("as --zero-stage says");
   t.row("use-megatron-fsdp", &O::use_megatron_fsdp, "", "as --zero-stage 3, where no other flag names a stage");
   t.row("grad-reduce", &O::grad_reduce, "WHEN",
-        "when gradients meet over the data axis: once a step, or behind every micro-batch, which lets --zero-stage 2 "
-        "and 3 hold their part of the gradients only. The two differ by rounding")
+        "when gradients are reduced over the data ranks: once a step, or after every micro-batch, which lets "
+        "--zero-stage 2 and 3 hold their shard of the gradients only, and sends them as often. The two differ by "
+        "rounding")
       .one_of({"step", "micro-batch"})
       .by_default("step with --zero-stage 0 and 1, else micro-batch");
   t.row("grad-reduce-in-bf16", &O::grad_reduce_in_bf16, "",
-        "with --bf16: sum gradients over micro-batches and data ranks in bf16 too, at half the memory and traffic");
+        "with --bf16: sum gradients over micro-batches and data ranks in bf16 too: half the traffic, and 2 bytes "
+        "instead of 4 for each gradient that is held. Layers still write fp32, into a place for two layers; "
+        "--grad-reduce "
+        "micro-batch needs 6 bytes a weight there instead of 4, so that with --zero-stage 2 and 3 on many data ranks "
+        "memory grows");
   t.row("num-distributed-optimizer-instances", &O::num_distributed_optimizer_instances, "N",
-        "groups of data ranks; each group shares out among its own ranks and holds all of it. Must divide the data "
-        "size. Sums of another number of groups round differently")
+        "sharding groups (as FSDP's hybrid sharding): state is sharded over the data ranks of a group and replicated "
+        "in each of the N groups. Must divide the data size. Sums over another number of groups round differently")
       .at_least(1);
   t.row("overlap-grad-reduce", &O::overlap_grad_reduce, "",
-        "on GPUs sum a layer's gradients while the layers before it compute; changes no number");
+        "on GPUs sum a layer's gradients while the layers before it compute; changes no sum's order");
   t.row("overlap-param-gather", &O::overlap_param_gather, "",
-        "on GPUs gather a layer's weights while the layers before it compute; changes no number");
+        "on GPUs gather a layer's weights while the layers before it compute; changes no sum's order");
   t.row("offload-optimizer-device", &O::offload_optimizer_device, "NAME",
         "where moments and fp32 master weights lie: none: with the rest; cpu: beside a GPU in host memory, where the "
         "host updates them; nvme: in files under --nvme-path, of which a few chunks are in memory. On CPUs no number "
@@ -237,7 +246,7 @@ void model_and_grid(Rows& t) {
       .at_least(1)
       .by_default("1000");
   t.row("hysteresis", &O::hysteresis, "N",
-        "with --fp16: the N-th overflow since the scale was last doubled halves it, and so does every one behind that")
+        "with --fp16: the N-th overflow since the scale was last doubled halves it, and so does every one after that")
       .at_least(1)
       .by_default("2");
   t.row("gemm", &O::gemm, "NAME",
@@ -337,7 +346,8 @@ void output_run_and_tests(Rows& t) {
   t.group(FlagGroup::kRun);
   t.parser_row("config", "FILE", "read flags from a TOML file (names without dashes); the command line wins")
       .by_default("none");
-  t.row("dry-run", &O::dry_run, "", "check everything, print ranks, memory, traffic and FLOPs, train nothing");
+  t.row("dry-run", &O::dry_run, "",
+        "check all flags, print ranks, memory, traffic and FLOPs, look at no path, train nothing");
   t.row("world-size", &O::world_size, "N", "with --dry-run: as if started on N ranks")
       .at_least(1)
       .by_default("as started");

@@ -23,7 +23,19 @@ void no_effect(std::vector<Flag>& flags) {
   add("no-bias-dropout-fusion", "", "changes speed only");
   add("no-gradient-accumulation-fusion", "", "changes speed only");
   add("add-qkv-bias", "", "the attention products always have a bias");
-  add("accumulate-allreduce-grads-in-fp32", "", "gradients are fp32 unless --grad-reduce-in-bf16 is given");
+  add("accumulate-allreduce-grads-in-fp32", "", "gradients are fp32; --grad-reduce-in-bf16 beside it is refused");
+  add("init-model-with-meta-device", "", "starting values are made where they are kept");
+  add("calculate-per-token-loss", "", "the loss is always the mean over all counted tokens");
+  add("ddp-average-in-collective", "", "gradients are always divided by the number of counted tokens; rounding only");
+  add("fsdp-double-buffer", "", "--zero-stage 3 always has a place for two layers");
+  add("overlap-cpu-optimizer-d2h-h2d", "", "offloaded state always comes and goes while other chunks are updated");
+  add("cross-entropy-loss-fusion", "", "the loss is always one kernel");
+  add("cross-entropy-fusion-impl", "NAME", "the loss is always one kernel");
+  add("empty-unused-memory-level", "N", "memory is laid out once, nothing is cached");
+  add("manual-gc", "", "there is no garbage collector");
+  add("manual-gc-interval", "N", "there is no garbage collector");
+  add("no-manual-gc-eval", "", "there is no garbage collector");
+  add("use-dist-ckpt", "", "checkpoints always load on any grid");
   add("tp-comm-overlap", "", "changes speed only");
   add("no-overlap-p2p-communication", "", "changes speed only");
   add("deterministic-mode", "", "runs on one grid always repeat bit for bit");
@@ -73,9 +85,29 @@ void refused_numbers_and_grid(std::vector<Flag>& flags) {
   add("context-parallel-size", "N", "a sequence stays on one tensor group", {"1"});
   add("cp-comm-type", "NAME", "a sequence stays on one tensor group; leave it out", {"p2p"});
   add("offload-param-device", "NAME",
-      "weights stay in device memory, --zero-stage 3 shares them out; moments and master weights go elsewhere with "
+      "weights stay in device memory, --zero-stage 3 shards them; moments and master weights go elsewhere with "
       "--offload-optimizer-device",
       {"none"});
+  add("use-torch-fsdp2", "", "use --zero-stage 3");
+  add("outer-dp-sharding-strategy", "NAME",
+      "groups hold the same: use --num-distributed-optimizer-instances with --zero-stage 1, 2 or 3", {"no_shard"});
+  for (const char* name : {"main-grads-dtype", "megatron-fsdp-main-grads-dtype"}) {
+    add(name, "NAME", "gradients are fp32, or bf16 with --grad-reduce-in-bf16; leave it out", {"fp32"});
+  }
+  for (const char* name :
+       {"main-params-dtype", "megatron-fsdp-main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype"}) {
+    add(name, "NAME", "master weights and moments are fp32; use --zero-stage 1 or --offload-optimizer-device",
+        {"fp32"});
+  }
+  add("use-precision-aware-optimizer", "",
+      "master weights and moments are fp32; use --zero-stage 1 or --offload-optimizer-device");
+  add("optimizer-offload-fraction", "X", "all of the optimizer's state is offloaded or none; leave it out", {"1"});
+  add("overlap-param-gather-with-optimizer-step", "",
+      "use --overlap-param-gather, which begins with a layer as soon as it is updated");
+  add("distribute-saved-activations", "", "use --sequence-parallel, which splits activations among tensor ranks");
+  add("cpu-offloading-num-layers", "N", "activations are not offloaded; use --recompute-granularity", {"0"});
+  add("fine-grained-activation-offloading", "", "activations are not offloaded; use --recompute-granularity");
+  add("offload-modules", "NAME ...", "activations are not offloaded; use --recompute-granularity");
   add("ddp-num-buckets", "N", "use --ddp-bucket-size, in elements");
   add("num-layers-per-virtual-pipeline-stage", "N", "a rank holds one stage: --pipeline-schedule 1f1b or gpipe");
   add("num-virtual-stages-per-pipeline-rank", "N", "a rank holds one stage: --pipeline-schedule 1f1b or gpipe", {"1"});
@@ -151,6 +183,7 @@ std::vector<Flag> other_flags() {
   flags.push_back(other(FlagStatus::kReplaced, "batch-size", "N", "use --micro-batch-size"));
   flags.push_back(other(FlagStatus::kReplaced, "warmup", "X", "use --lr-warmup-fraction or --lr-warmup-iters"));
   flags.push_back(other(FlagStatus::kReplaced, "model-parallel-size", "N", "use --tensor-model-parallel-size"));
+  flags.push_back(other(FlagStatus::kReplaced, "use-custom-fsdp", "", "use --use-megatron-fsdp, or --zero-stage 3"));
   flags.push_back(other(FlagStatus::kReplaced, "checkpoint-activations", "",
                         "use --recompute-granularity full --recompute-method uniform"));
   return flags;

@@ -1,5 +1,7 @@
 #include "parallel/train/offload.h"
 
+#include "parallel/train/training.h"
+
 namespace ashlar {
 
 OffloadConfig offload_config(const TrainOptions& options, int world_rank) {
@@ -24,7 +26,9 @@ void check_offload_device(RankContext& rank, const TrainOptions& options) {
         device != "cpu", ErrorCode::kUsage,
         "--offload-optimizer-device cpu has no use here: --device auto chose the CPU, and the optimizer's state is in "
         "host memory already; nearest legal values: none, or nvme with --nvme-path DIR");
-    REQUIRE(device == "none" || options.optimizer != "sgd" || options.bf16, ErrorCode::kUsage,
+    const StateKinds kinds = state_kinds(compute_dtype(options), options.optimizer != "sgd", DeviceKind::kCpu,
+                                         offload_config(options, 0).state);
+    REQUIRE(device == "none" || kinds.count() > 0, ErrorCode::kUsage,
             "--offload-optimizer-device {} has no use with --optimizer sgd in fp32, which has no state; nearest legal "
             "value: none",
             device);

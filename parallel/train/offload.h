@@ -2,7 +2,7 @@
 #pragma once
 
 #include "parallel/train/options.h"
-#include "parallel/zero/offloaded_state.h"
+#include "parallel/zero/offload_config.h"
 #include "runtime/comm/launch.h"
 
 namespace ashlar {

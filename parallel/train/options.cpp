@@ -20,6 +20,9 @@ namespace {
 using Values = std::map<std::string, std::vector<std::string>>;  // by flag name
 
 [[noreturn]] void unknown_flag(const std::string& name, const std::string& where) {
+  if (const auto instead = foreign_name_hint(name)) {
+    throw Error(ErrorCode::kUsage, fmt::format("unknown {}: {}; --help lists all flags", where, *instead));
+  }
   const auto nearest = nearest_name(name, flag_names());
   throw Error(ErrorCode::kUsage,
               fmt::format("unknown {}{} --help lists all flags", where,
@@ -27,13 +30,19 @@ using Values = std::map<std::string, std::vector<std::string>>;  // by flag name
                                   : std::string(";")));
 }
 
-// Words that no flag claimed. A word behind an unknown flag is probably its value, so flags are named first.
+// Words that no flag claimed. A word after an unknown flag is probably its value, so flags are named first.
 void check_extras(const std::vector<std::string>& extras) {
   for (const std::string& word : extras) {
     if (word.starts_with("-") && word.size() > 1) {
       const std::string name =
           word.substr(word.find_first_not_of('-') == std::string::npos ? 0 : word.find_first_not_of('-'));
       unknown_flag(name.substr(0, name.find('=')), fmt::format("flag {}", word.substr(0, word.find('='))));
+    }
+  }
+  for (const std::string& word : extras) {
+    const std::string name = word.substr(0, word.find('='));
+    if (foreign_name_hint(name)) {
+      unknown_flag(name, fmt::format("setting {}", name));
     }
   }
   REQUIRE(extras.empty(), ErrorCode::kUsage,
@@ -109,6 +118,16 @@ void check_activation(const Values& given, const std::string& where) {
   }
 }
 
+// What guards the numerics must not be accepted without effect beside what it forbids.
+void check_sums_of_gradients(const std::set<std::string>& given, const Values& words, const Values& file) {
+  const auto asked = [&](const char* name) {
+    const auto& source = words.count(name) ? words : file;
+    return given.count(name) && source.at(name).front() == "true";
+  };
+  REQUIRE(!asked("accumulate-allreduce-grads-in-fp32") || !asked("grad-reduce-in-bf16"), ErrorCode::kUsage,
+          "--accumulate-allreduce-grads-in-fp32 and --grad-reduce-in-bf16 contradict each other: give one of them");
+}
+
 Values read_config_file(const std::string& path) {
   std::vector<CLI::ConfigItem> items;
   try {
@@ -118,9 +137,16 @@ Values read_config_file(const std::string& path) {
   }
   Values given;
   for (const CLI::ConfigItem& item : items) {
-    REQUIRE(item.parents.empty(), ErrorCode::kUsage,
-            "{}: sections and dotted keys ({}) are not used; write name = value", path,
-            item.parents.empty() ? "" : item.parents.front());
+    if (!item.parents.empty()) {
+      // The reader shows a section's head as a key "++".
+      const std::string section = fmt::format("{}", fmt::join(item.parents, "."));
+      const std::string dotted = item.name == "++" ? section : section + "." + item.name;
+      const auto own = foreign_name_hint(dotted);
+      const auto instead = own ? own : foreign_name_hint(item.parents.front());
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("{}: sections and dotted keys ({}) are not used; write name = value{}", path,
+                              item.parents.front(), instead ? fmt::format("; {}: {}", dotted, *instead) : ""));
+    }
     const Flag* flag = find_flag(item.name);
     if (!flag) {
       unknown_flag(item.name, fmt::format("key {} in {}", item.name, path));
@@ -162,6 +188,20 @@ std::vector<std::string> unused_notes(const std::set<std::string>& given, const 
   }
   for (const char* name : {"train-tokens", "peak-tflops", "mfu"}) {
     unused(name, !o.dry_run, "it is for --dry-run");
+  }
+  for (const char* name : {"overlap-grad-reduce", "overlap-param-gather"}) {
+    unused(name, o.device == "cpu", "on CPUs nothing is sent while others compute");
+  }
+  try {
+    const int stage = zero_stage_of(o);
+    unused("overlap-param-gather", stage == 0 && o.device != "cpu", "with --zero-stage 0 no weights are gathered");
+    if (stage >= 2 && !reduces_each_microbatch(o)) {
+      notes.push_back(fmt::format(
+          "--zero-stage {} with --grad-reduce step: gradients are whole on every rank until the step's end, as with "
+          "--zero-stage 1; --grad-reduce micro-batch shards them",
+          stage));
+    }
+  } catch (const Error&) {  // validate_options says it
   }
   unused("sequence-parallel", o.tensor_model_parallel_size == 1, "--tensor-model-parallel-size is 1");
   unused("exit-on-missing-checkpoint", o.load.empty(), "there is no --load");
@@ -214,6 +254,7 @@ ParsedCommand parse_train_options(const std::vector<std::string>& args) {
   }
   REQUIRE(problems.empty(), ErrorCode::kUsage, "{}", fmt::join(problems, "\n"));
   check_activation(words, "");
+  check_sums_of_gradients(given, words, file);
   check_activation(file, words.count("config") ? words.at("config").front() + ": " : "");
   parsed.given.assign(given.begin(), given.end());
   if (!without_effect.empty()) {

@@ -172,8 +172,11 @@ nlohmann::json options_json(const TrainOptions& options);
 // Pure. What the data ranks share out: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 weights too. Throws
 // Error(kUsage) when two names for it contradict each other.
 int zero_stage_of(const TrainOptions& options);
-// Pure. Whether gradients meet behind every micro-batch: as --grad-reduce says, else where gradients are shared out.
+// Pure. Whether gradients are reduced after every micro-batch: as --grad-reduce says, else where gradients are sharded.
 bool reduces_each_microbatch(const TrainOptions& options);
+// Pure. One line: what is sharded over how many data ranks, when gradients are reduced, and what else saves memory. Of
+// resolved options.
+std::string sharding_text(const TrainOptions& options);
 
 // Pure. Where the optimizer's state lies: none (with the rest), cpu or nvme. Throws Error(kUsage) when two names for it
 // contradict each other.

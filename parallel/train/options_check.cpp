@@ -261,10 +261,6 @@ void check_offload(const TrainOptions& o, Problems& problems) {
       device == "cpu" && o.device == "cpu",
       "--offload-optimizer-device cpu has no use with --device cpu: the optimizer's state is in host memory "
       "already; nearest legal values: none, or nvme with --nvme-path DIR");
-  problems.add_if(device != "none" && o.device == "cpu" && o.optimizer == "sgd" && !o.bf16,
-                  "--offload-optimizer-device {} has no use with --optimizer sgd in fp32, which has no state; nearest "
-                  "legal value: none",
-                  device);
   problems.add_if(!o.test_offload_fault.empty() && device != "nvme",
                   "--test-offload-fault {} needs --offload-optimizer-device nvme", o.test_offload_fault);
 }

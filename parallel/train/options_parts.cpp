@@ -51,7 +51,12 @@ int zero_stage_of(const TrainOptions& options) {
   if (options.zero_stage) {
     given.push_back({fmt::format("--zero-stage {}", *options.zero_stage), *options.zero_stage});
   }
-  if (!options.data_parallel_sharding_strategy.empty()) {
+  // Megatron reads the strategy with --use-megatron-fsdp only; its scripts give no_shard, the default there, beside
+  // --use-distributed-optimizer, and mean the latter.
+  const bool is_megatrons_default = options.data_parallel_sharding_strategy == "no_shard" &&
+                                    options.use_distributed_optimizer && !options.use_megatron_fsdp &&
+                                    !options.zero_stage;
+  if (!options.data_parallel_sharding_strategy.empty() && !is_megatrons_default) {
     constexpr std::array<std::string_view, 4> kStrategies{"no_shard", "optim", "optim_grads", "optim_grads_params"};
     given.push_back({"--data-parallel-sharding-strategy " + options.data_parallel_sharding_strategy,
                      std::ranges::find(kStrategies, options.data_parallel_sharding_strategy) - kStrategies.begin()});
@@ -75,6 +80,31 @@ int zero_stage_of(const TrainOptions& options) {
 
 bool reduces_each_microbatch(const TrainOptions& options) {
   return options.grad_reduce.empty() ? zero_stage_of(options) >= 2 : options.grad_reduce == "micro-batch";
+}
+
+std::string sharding_text(const TrainOptions& options) {
+  constexpr std::array<const char*, 4> kWhat{"nothing", "optimizer state", "optimizer state and gradients",
+                                             "optimizer state, gradients and parameters"};
+  const int stage = zero_stage_of(options);
+  const int64_t instances = options.num_distributed_optimizer_instances;
+  const int64_t ranks = options.data_parallel_size / instances;
+  const bool each = reduces_each_microbatch(options);
+  const std::string offload = offload_optimizer_of(options);
+  std::string text = fmt::format(
+      "sharding: ZeRO-{} over {} data rank{}{}: {}; gradients reduced {}{}", stage, ranks, ranks == 1 ? "" : "s",
+      instances > 1 ? fmt::format(", in {} groups", instances) : "", kWhat[static_cast<size_t>(stage)],
+      each ? fmt::format("after every micro-batch ({} a step)", options.num_microbatches) : std::string("once a step"),
+      options.grad_reduce_in_bf16 ? " in bf16" : "");
+  if (stage >= 2 && !each) {
+    text += ", whole until then";
+  }
+  if (!options.recompute_granularity.empty()) {
+    text += fmt::format("; recompute {}", options.recompute_granularity);
+  }
+  if (offload != "none") {
+    text += fmt::format("; optimizer state in {}", offload == "cpu" ? "host memory" : "files");
+  }
+  return text;
 }
 
 int64_t padded_vocab_size(int64_t vocab_size, int64_t divisible_by, int tensor_size) {

@@ -45,6 +45,8 @@ constexpr std::array kTrainingFlags = {
     "bf16",
     "fp16",
     "grad-reduce-in-bf16",
+    "hidden-dropout",
+    "attention-dropout",
 };
 // The same, where both runs are in fp16.
 constexpr std::array kLossScaleFlags = {"loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis"};
@@ -125,7 +127,28 @@ void restore_loss_scaler(Training& training, const nlohmann::json& json) {
   }
 }
 
-// Collective. Blocks the host. Behind a write into masters.
+// Settings that change in which order, or from what, sums are taken. The grid is one too, and is meant to change.
+void warn_of_other_rounding(const Training& training, const nlohmann::json& saved, const std::string& directory) {
+  const TrainOptions before = options_from_json(saved);
+  const TrainOptions& now = training.options;
+  const auto compare = [&](const char* flag, const std::string& was, const std::string& is) {
+    if (was != is) {
+      training.rank.log.warning(
+          "--load {}: --{} was {}, is {} now; losses will differ from an uninterrupted run by rounding", directory,
+          flag, was, is);
+    }
+  };
+  const auto when = [](const TrainOptions& o) { return reduces_each_microbatch(o) ? "micro-batch" : "step"; };
+  const auto split = [](const TrainOptions& o) {
+    return o.sequence_parallel && o.tensor_model_parallel_size > 1 ? "on" : "off";
+  };
+  compare("grad-reduce", when(before), when(now));
+  compare("sequence-parallel", split(before), split(now));
+  compare("num-distributed-optimizer-instances", fmt::format("{}", before.num_distributed_optimizer_instances),
+          fmt::format("{}", now.num_distributed_optimizer_instances));
+}
+
+// Collective. Blocks the host. After a write into masters.
 void publish_masters(Training& training) {
   training.optimizer.round_masters();
   training.sync.values().updated();
@@ -190,6 +213,9 @@ std::optional<int64_t> load_training(Training& training, const std::string& dire
   agree(training.rank.world, [&] {
     const Manifest manifest = read_manifest(CheckpointLayout(directory).set(*iteration), *iteration);
     compare_settings(training, manifest.state.at("options"), directory);
+    if (training.rank.world.rank() == 0) {
+      warn_of_other_rounding(training, manifest.state.at("options"), directory);
+    }
   });
   training.stream->synchronize();
   const std::vector<NamedSlice> slices = checkpoint_slices(training, true);

@@ -274,15 +274,26 @@ void submit_step(Training& training, const SampleSource& source, const StopSigna
   training.sync.grads().combine_tied();
   training.results.share(training.executor.totals(), signals == nullptr ? 0 : signals->received());
   training.optimizer.sum_squares();
-  training.optimizer.update(
-      training.results.results(), training.results.totals(),
-      {.nominal_targets = nominal_targets / scale,
-       .learning_rate = step.learning_rate,
-       .skip_not_finite = training.options.check_for_nan_in_loss_and_grad || training.options.fp16},
-      [&training](size_t layer) { training.sync.values().updated(layer); });
+  const UpdateRequest request{
+      .nominal_targets = nominal_targets / scale,
+      .learning_rate = step.learning_rate,
+      .skip_not_finite = training.options.check_for_nan_in_loss_and_grad || training.options.fp16};
+  if (training.optimizer.offloaded() != nullptr) {  // the host waits in it for the device and for the disk
+    training.rank.recorder.set_position(step.step, "UPDATE", -1);
+  }
+  end_job_on_error(training.rank, [&] {
+    training.optimizer.update(training.results.results(), training.results.totals(), request,
+                              [&training](size_t layer) { training.sync.values().updated(layer); });
+  });
   training.results.submit(step);
   ++state.iteration;
   state.consumed_samples += training.options.global_batch_size;
+}
+
+void finish_state(Training& training) {
+  if (OffloadedState* state = training.optimizer.offloaded()) {
+    agree(training.rank.world, [&] { state->flush(); });
+  }
 }
 
 StepResult take_result(Training& training) {

@@ -116,6 +116,10 @@ StepResult take_result(Training& training);
 // step's weights are looked at (--check-weight-hash).
 size_t result_lag(const Training& training);
 
+// Collective. Blocks the host until the disk has taken offloaded state: behind the last step, so that what fails there
+// is said by a run that has not yet called itself done.
+void finish_state(Training& training);
+
 // Collective. Blocks the host. One step and its result.
 StepResult train_step(Training& training, const SampleSource& source, const StopSignals* signals = nullptr);
 

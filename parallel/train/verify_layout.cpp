@@ -43,6 +43,10 @@ TrainOptions one_rank_options(TrainOptions options) {
   options.decoder_first_pipeline_num_layers.reset();
   options.decoder_last_pipeline_num_layers.reset();
   options.num_distributed_optimizer_instances = 1;
+  options.offload_optimizer_device.clear();  // where state lies changes no bit
+  options.optimizer_cpu_offload = false;
+  options.nvme_path.clear();
+  options.test_offload_fault.clear();
   options.world_size = 0;
   options.data_parallel_size = 0;
   options.num_microbatches = 0;

@@ -1,8 +1,5 @@
 #include "parallel/zero/offloaded_state.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "kernels/cast.h"
 #include "kernels/optimizer.h"
 #include "kernels/stat_dtype.h"
@@ -14,88 +11,7 @@ namespace {
 
 constexpr size_t kNone = ~size_t{0};
 
-HomeShape shape_of(std::vector<StateChunk> chunks, DType values, const StateKinds& kinds) {
-  return {.chunks = std::move(chunks), .dtype = kernels::stat_dtype(values), .num_kinds = kinds.count()};
-}
-
-int64_t largest_of(const std::vector<StateChunk>& chunks) {
-  int64_t most = 0;
-  for (const StateChunk& chunk : chunks) {
-    most = std::max(most, chunk.num_elements());
-  }
-  return most;
-}
-
-struct StageViews {
-  TensorView scalars;
-  std::array<TensorView, 2> grads, values;
-};
-
-StageViews lay_out_stages(Arena& arena, int64_t largest_chunk, DType grads, DType values) {
-  StageViews views;
-  views.scalars = take_tensor(arena, DType::kF64, {kernels::kNumUpdateScalars});
-  for (size_t at = 0; at < 2; ++at) {
-    views.grads[at] = take_tensor(arena, grads, {largest_chunk});
-    views.values[at] = take_tensor(arena, values, {largest_chunk});
-  }
-  return views;
-}
-
-// A directory that files can be made in; messages name the flag.
-void check_directory(const std::filesystem::path& directory) {
-  std::error_code code;
-  if (std::filesystem::is_directory(directory, code)) {
-    return;
-  }
-  const bool exists = std::filesystem::exists(directory, code);
-  std::filesystem::path nearest = std::filesystem::absolute(directory, code);
-  while (nearest.has_relative_path() && !std::filesystem::is_directory(nearest, code)) {
-    nearest = nearest.parent_path();
-  }
-  throw Error(ErrorCode::kUsage,
-              fmt::format("--nvme-path {}: expected a directory, found {}; the nearest directory is {}",
-                          directory.string(), exists ? "a file" : "nothing", nearest.string()));
-}
-
 }  // namespace
-
-StateKinds state_kinds(DType values, bool has_moments, DeviceKind device, HomeKind home) {
-  const bool on_host_beside_gpu = device != DeviceKind::kCpu && home != HomeKind::kDevice;
-  return {.masters = values != kernels::stat_dtype(values) || on_host_beside_gpu, .moments = has_moments};
-}
-
-HomeBytes offloaded_bytes(const FlatLayout& layout, DType values, bool has_moments, const OffloadConfig& config,
-                          DeviceKind device) {
-  const StateKinds kinds = state_kinds(values, has_moments, device, config.state);
-  const HomeShape shape = shape_of(cut_chunks(layout, config.chunk_elements), values, kinds);
-  HomeBytes bytes = home_bytes(config.state, shape);
-  if (device != DeviceKind::kCpu) {
-    Arena counting;
-    lay_out_stages(counting, largest_of(shape.chunks), grad_dtype(layout.sharding, values), values);
-    bytes.host += static_cast<int64_t>(counting.used());
-  }
-  return bytes;
-}
-
-std::vector<FlatPiece> cut_pieces(const std::vector<FlatPiece>& owned, const std::vector<StateChunk>& chunks) {
-  std::vector<FlatPiece> pieces;
-  size_t chunk = 0;
-  for (FlatPiece piece : owned) {
-    while (piece.begin < piece.end) {
-      while (chunk < chunks.size() && chunks[chunk].end <= piece.owned_begin) {
-        ++chunk;
-      }
-      if (chunk == chunks.size()) {  // gradients without values
-        break;
-      }
-      FlatPiece& part = pieces.emplace_back(piece);
-      part.end = std::min(piece.end, piece.begin + chunks[chunk].end - piece.owned_begin);
-      piece.owned_begin += part.num_elements();
-      piece.begin = part.end;
-    }
-  }
-  return pieces;
-}
 
 OffloadedState::OffloadedState(RankContext& rank, Stream& stream, const ParameterStore& store, bool has_moments,
                                double weight_decay, const OffloadConfig& config)
@@ -105,7 +21,8 @@ OffloadedState::OffloadedState(RankContext& rank, Stream& stream, const Paramete
       grad_dtype_(store.grad_dtype()),
       kinds_(state_kinds(store.dtype(), has_moments, rank.device.kind(), config.state)),
       bytes_(offloaded_bytes(store.layout(), store.dtype(), has_moments, config, rank.device.kind())) {
-  const std::vector<StateChunk> chunks = cut_chunks(store.layout(), config.chunk_elements);
+  const HomeShape shape = state_shape(store.layout(), dtype_, kinds_, config.chunk_elements);
+  const std::vector<StateChunk>& chunks = shape.chunks;
   pieces_ = cut_pieces(store.owned(), chunks);
   of_chunk_.resize(chunks.size());
   size_t at = 0;
@@ -121,34 +38,28 @@ OffloadedState::OffloadedState(RankContext& rank, Stream& stream, const Paramete
     }
     of_chunk_[chunk].second = at;
   }
-  const HomeShape shape = shape_of(chunks, dtype_, kinds_);
-  agree(rank.world, [&] {
-    if (config.state == HomeKind::kFiles) {
-      check_directory(config.files.directory);
-      try {
-        home_ = make_file_home(rank.device, rank.recorder, shape, config.files, "offloaded optimizer state on its way");
-      } catch (const Error& error) {  // nothing was lost yet: another directory helps
-        throw Error(ErrorCode::kUsage,
-                    fmt::format("--nvme-path {}: {}; give a directory on a disk that takes the files of all ranks of a "
-                                "host",
-                                config.files.directory.string(), error.what()));
-      }
-    } else {
-      home_ = make_memory_home(rank.device, config.state, shape, "optimizer state in host memory");
-    }
-  });
+  agree(rank.world, [&] { home_ = make_state_home(rank, shape, config); });
   if (rank.device.kind() != DeviceKind::kCpu) {
-    make_stages(largest_of(chunks));
+    make_stages(shape.largest_chunk());
+  }
+}
+
+OffloadedState::~OffloadedState() {
+  try {
+    if (is_beside_gpu()) {
+      copies_->synchronize();
+    }
+  } catch (const std::exception&) {  // a failed device copies nothing any more, and the error is on its way
   }
 }
 
 void OffloadedState::make_stages(int64_t largest_chunk) {
   Arena counting;
-  lay_out_stages(counting, largest_chunk, grad_dtype_, dtype_);
+  lay_out_carriers(counting, largest_chunk, grad_dtype_, dtype_);
   pinned_ = rank_.device.allocate_host(counting.used(), "gradients and weights on their way to the host",
                                        MemoryItem::kOptimizer);
   Arena arena(pinned_.data(), pinned_.bytes());
-  const StageViews views = lay_out_stages(arena, largest_chunk, grad_dtype_, dtype_);
+  const CarrierViews views = lay_out_carriers(arena, largest_chunk, grad_dtype_, dtype_);
   host_scalars_ = views.scalars;
   for (size_t at = 0; at < stages_.size(); ++at) {
     stages_[at] = {views.grads[at], views.values[at], rank_.device.create_event(), rank_.device.create_event()};
@@ -275,6 +186,11 @@ void OffloadedState::settle() {
   }
   open_ = kNone;
   open_changes_ = false;
+}
+
+void OffloadedState::flush() {
+  settle();
+  home_->flush();
 }
 
 void OffloadedState::round_chunk(size_t chunk) {

@@ -7,38 +7,11 @@
 #include <memory>
 #include <vector>
 
+#include "parallel/zero/offload_config.h"
 #include "parallel/zero/parameter_store.h"
-#include "parallel/zero/state_home.h"
 #include "runtime/comm/launch.h"
 
 namespace ashlar {
-
-// Where numbers lie that a rank touches once a step (--offload-optimizer-device, --nvme-path).
-struct OffloadConfig {
-  HomeKind state = HomeKind::kDevice;
-  FileHomeOptions files{};
-  int64_t chunk_elements = kChunkElements;  // a multiple of kernels::kNormBlock
-
-  bool offloads_state() const { return state != HomeKind::kDevice; }
-};
-
-// Kinds of state, in the order in which they lie in a home.
-struct StateKinds {
-  bool masters = false;
-  bool moments = false;
-
-  int count() const { return (masters ? 1 : 0) + (moments ? 2 : 0); }
-  int first_moment() const { return masters ? 1 : 0; }
-};
-// Pure. An update on the host beside a GPU needs masters there of any values; else those of 16-bit values have some.
-StateKinds state_kinds(DType values, bool has_moments, DeviceKind device, HomeKind home);
-
-// Pure. Of one rank: state in its home, and what carries gradients and values between it and a GPU.
-HomeBytes offloaded_bytes(const FlatLayout& layout, DType values, bool has_moments, const OffloadConfig& config,
-                          DeviceKind device);
-
-// Pure. The pieces with values, cut where chunks end.
-std::vector<FlatPiece> cut_pieces(const std::vector<FlatPiece>& owned, const std::vector<StateChunk>& chunks);
 
 class OffloadedState {
  public:
@@ -46,6 +19,10 @@ class OffloadedState {
   // `weight_decay` is that of tensors that decay.
   OffloadedState(RankContext& rank, Stream& stream, const ParameterStore& store, bool has_moments, double weight_decay,
                  const OffloadConfig& config);
+  // Blocks the host until nothing is on its way over the bus, whose ends go behind it.
+  ~OffloadedState();
+  OffloadedState(const OffloadedState&) = delete;
+  OffloadedState& operator=(const OffloadedState&) = delete;
 
   // Blocks the host until the last chunk is updated. AdamW, or SGD without moments, as the kernels say; nothing where
   // `scalars` [kNumUpdateScalars] fp64, in device memory, say so. Behind the last chunk of a layer its new values are
@@ -59,6 +36,8 @@ class OffloadedState {
   // written to them stays where `changes`. Fastest in the order of pieces. settle() behind the last.
   TensorView bring(size_t piece, int kind, bool changes);
   void settle();
+  // Blocks the host until the disk has taken everything; throws what failed.
+  void flush();
   // Blocks the host. The values of all pieces become their rounded masters, on the device.
   void publish_masters();
 

@@ -12,18 +12,10 @@ size_t padded(int64_t elements, DType dtype) {
   return (static_cast<size_t>(elements) * dtype_bytes(dtype) + kUnit - 1) / kUnit * kUnit;
 }
 
-int64_t largest_chunk(const HomeShape& shape) {
-  int64_t most = 0;
-  for (const StateChunk& chunk : shape.chunks) {
-    most = std::max(most, chunk.num_elements());
-  }
-  return most;
-}
-
 // Places of chunks that are in memory, and what it takes to begin them at a multiple of the file's alignment.
 size_t slots_bytes(const HomeShape& shape) {
   const auto kinds = static_cast<size_t>(shape.num_kinds);
-  return StateHome::kNumSlots * kinds * padded(largest_chunk(shape), shape.dtype) + AsyncFile::kAlignment;
+  return StateHome::kNumSlots * kinds * padded(shape.largest_chunk(), shape.dtype) + AsyncFile::kAlignment;
 }
 
 uint64_t file_bytes(const HomeShape& shape) {
@@ -35,25 +27,17 @@ uint64_t file_bytes(const HomeShape& shape) {
 }
 
 // Kind after kind, each one flat range.
-class MemoryHome final : public StateHome {
+class HostHome final : public StateHome {
  public:
-  MemoryHome(Device& device, HomeKind kind, const HomeShape& home_shape, const std::string& what)
-      : StateHome(home_shape), kind_(kind) {
-    const size_t bytes =
-        static_cast<size_t>(home_shape.num_kinds * home_shape.num_elements()) * dtype_bytes(home_shape.dtype);
-    memory_ = kind == HomeKind::kDevice ? device.allocate(bytes, what, MemoryItem::kOptimizer)
-                                        : device.allocate_host(bytes, what, MemoryItem::kOptimizer);
-    const std::unique_ptr<Stream> stream = device.create_stream();
-    if (kind == HomeKind::kDevice) {
-      stream->fill_zero(memory_.data(), bytes);
-    } else {
-      std::fill_n(memory_.data(), bytes, std::byte{0});
-    }
-    stream->synchronize();
+  HostHome(Device& device, const HomeShape& home_shape, const std::string& what)
+      : StateHome(home_shape),
+        memory_(device.allocate_host(static_cast<size_t>(home_bytes(HomeKind::kHost, home_shape).host), what,
+                                     MemoryItem::kOptimizer)) {
+    std::fill_n(memory_.data(), memory_.bytes(), std::byte{0});
   }
 
-  HomeKind kind() const override { return kind_; }
-  std::string text() const override { return kind_ == HomeKind::kDevice ? "device memory" : "host memory"; }
+  HomeKind kind() const override { return HomeKind::kHost; }
+  std::string text() const override { return "host memory"; }
 
   TensorView bring(size_t chunk, int kind) override {
     const StateChunk& at = shape().chunks[chunk];
@@ -63,7 +47,6 @@ class MemoryHome final : public StateHome {
   }
 
  private:
-  HomeKind kind_;
   Buffer memory_;
 };
 
@@ -83,7 +66,7 @@ class FileHome final : public StateHome {
     constexpr size_t kUnit = AsyncFile::kAlignment;
     std::byte* const first = memory_.data() + (kUnit - address % kUnit) % kUnit;
     const size_t slot_bytes =
-        static_cast<size_t>(home_shape.num_kinds) * padded(largest_chunk(home_shape), home_shape.dtype);
+        static_cast<size_t>(home_shape.num_kinds) * padded(home_shape.largest_chunk(), home_shape.dtype);
     std::fill_n(memory_.data(), memory_.bytes(), std::byte{0});  // padding is written too
     for (size_t at = 0; at < kNumSlots; ++at) {
       slots_[at].data = first + at * slot_bytes;
@@ -127,6 +110,10 @@ class FileHome final : public StateHome {
     DCHECK(slot.chunk == chunk, "chunk {} goes back, its slot holds {}", chunk, slot.chunk);
     finish(slot);
     slot.request = file_->start_write(offsets_[chunk], slot.data, chunk_bytes(chunk));
+  }
+
+  void flush() override {
+    std::ranges::for_each(slots_, [this](Slot& slot) { finish(slot); });
   }
 
  private:
@@ -175,8 +162,15 @@ std::vector<StateChunk> cut_chunks(const FlatLayout& layout, int64_t most) {
   return chunks;
 }
 
+int64_t HomeShape::largest_chunk() const {
+  int64_t most = 0;
+  for (const StateChunk& chunk : chunks) {
+    most = std::max(most, chunk.num_elements());
+  }
+  return most;
+}
+
 HomeBytes& HomeBytes::operator+=(const HomeBytes& other) {
-  device += other.device;
   host += other.host;
   disk += other.disk;
   return *this;
@@ -187,12 +181,11 @@ HomeBytes home_bytes(HomeKind kind, const HomeShape& shape) {
     return {.host = static_cast<int64_t>(slots_bytes(shape)), .disk = static_cast<int64_t>(file_bytes(shape))};
   }
   const int64_t bytes = shape.num_kinds * shape.num_elements() * static_cast<int64_t>(dtype_bytes(shape.dtype));
-  return kind == HomeKind::kDevice ? HomeBytes{.device = bytes} : HomeBytes{.host = bytes};
+  return {.host = kind == HomeKind::kHost ? bytes : 0};
 }
 
-std::unique_ptr<StateHome> make_memory_home(Device& device, HomeKind kind, const HomeShape& shape,
-                                            const std::string& what) {
-  return std::make_unique<MemoryHome>(device, kind, shape, what);
+std::unique_ptr<StateHome> make_host_home(Device& device, const HomeShape& shape, const std::string& what) {
+  return std::make_unique<HostHome>(device, shape, what);
 }
 
 std::unique_ptr<StateHome> make_file_home(Device& device, FlightRecorder& recorder, const HomeShape& shape,

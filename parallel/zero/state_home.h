@@ -14,7 +14,7 @@
 namespace ashlar {
 
 enum class HomeKind {
-  kDevice,  // the memory of the rank's device
+  kDevice,  // in the memory of the rank's device, with the rest: there is no home
   kHost,    // host memory, beside a GPU
   kFiles,
 };
@@ -42,11 +42,11 @@ struct HomeShape {
   int num_kinds = 0;
 
   int64_t num_elements() const { return chunks.empty() ? 0 : chunks.back().end; }
+  int64_t largest_chunk() const;
 };
 
-// What a home takes of a rank's device, of its host's memory, and of the disk.
+// What a home takes of the host's memory and of the disk.
 struct HomeBytes {
-  int64_t device = 0;
   int64_t host = 0;
   int64_t disk = 0;
 
@@ -74,18 +74,19 @@ class StateHome {
 
   // A chunk that will be brought next: returns at once.
   virtual void expect(size_t) {}
-  // Blocks the host until the chunk is in memory: [n] of one kind, of the device or of its allocate_host().
+  // Blocks the host until the chunk is in memory: [n] of one kind, of the device's allocate_host().
   virtual TensorView bring(size_t chunk, int kind) = 0;
   // Behind all work on a chunk that was brought and changed.
   virtual void put_back(size_t) {}
+  // Blocks the host until everything that was put back is there; throws what failed.
+  virtual void flush() {}
 
  private:
   HomeShape shape_;
 };
 
 // Blocks the host. `what` names the use in the out-of-memory error.
-std::unique_ptr<StateHome> make_memory_home(Device& device, HomeKind kind, const HomeShape& shape,
-                                            const std::string& what);
+std::unique_ptr<StateHome> make_host_home(Device& device, const HomeShape& shape, const std::string& what);
 
 struct FileHomeOptions {
   std::filesystem::path directory;

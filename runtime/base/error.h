@@ -12,7 +12,7 @@ namespace ashlar {
 enum class ErrorCode {
   kUsage,          // a flag, a configuration or the way the job was launched
   kData,           // a data file: missing, damaged, foreign, too short
-  kCheckpoint,     // a checkpoint: missing, damaged, of another model, not writable
+  kCheckpoint,     // a checkpoint: missing, damaged, of another model, not writable; a disk that fails under a run
   kCommunication,  // ranks disagree, or one of them is gone
   kTimeout,        // a wait passed its deadline
   kNumerics,       // loss or gradients are not finite

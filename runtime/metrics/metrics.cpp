@@ -30,7 +30,11 @@ std::string console_line(const StepMetrics& m, std::chrono::system_clock::time_p
   std::string line = fmt::format(" [{}] iteration {:8d}/{:8d} |", local_time_text(when), m.step, m.total_steps);
   line += fmt::format(" consumed samples: {:12d} |", m.consumed_samples);
   line += fmt::format(" elapsed time per iteration (ms): {:.1f} |", m.step_time_s * 1000.0);
-  if (m.model_tflops > 0) line += fmt::format(" throughput per GPU (TFLOP/s/GPU): {:.1f} |", m.model_tflops);
+  if (m.model_tflops > 0) {  // Megatron's digits, or three where they would show none
+    line += fmt::format(" throughput per GPU (TFLOP/s/GPU): {} |", m.model_tflops >= 10
+                                                                       ? fmt::format("{:.1f}", m.model_tflops)
+                                                                       : fmt::format("{:.3g}", m.model_tflops));
+  }
   line += fmt::format(" learning rate: {:.6E} |", m.learning_rate);
   line += fmt::format(" global batch size: {:5d} |", m.global_batch_size);
   line += fmt::format(" lm loss: {:.6E} |", m.loss);

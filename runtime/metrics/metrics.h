@@ -45,6 +45,9 @@ struct RunMetrics {
   int num_ranks = 1;
   std::string grid;
   int64_t num_parameters = 0;
+  std::string precision;  // of weights and activations: fp32, bf16, fp16
+  int zero_stage = 0;
+  std::string grad_reduce;  // when gradients are reduced: step, micro-batch
 };
 
 // Memory of the rank that held most of it, when a run ends.

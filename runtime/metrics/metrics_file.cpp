@@ -99,8 +99,15 @@ void MetricsFile::write(const ValidationMetrics& m) {
 }
 
 void MetricsFile::write(const RunMetrics& m) {
-  const Json object = {{"kind", "run"},        {"step", m.step}, {"device", m.device},
-                       {"ranks", m.num_ranks}, {"grid", m.grid}, {"parameters", m.num_parameters}};
+  const Json object = {{"kind", "run"},
+                       {"step", m.step},
+                       {"device", m.device},
+                       {"ranks", m.num_ranks},
+                       {"grid", m.grid},
+                       {"parameters", m.num_parameters},
+                       {"precision", m.precision},
+                       {"zero_stage", m.zero_stage},
+                       {"grad_reduce", m.grad_reduce}};
   write_line(object.dump());
 }
 

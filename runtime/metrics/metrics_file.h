@@ -4,7 +4,8 @@
 //    "step_time_s":..,"tokens_per_s":..,"model_tflops":..,"flop_formula":"..","weight_hash":["0123456789abcdef",..]}
 //   in fp16 also "loss_scale":..,"skipped_iterations":..,"nan_iterations":.. (since the run's first step)
 //   {"kind":"validation","step":100,"loss":..,"perplexity":..}
-//   {"kind":"run","step":0,"device":"CPU","ranks":4,"grid":"..","parameters":..}       at each start
+//   {"kind":"run","step":0,"device":"CPU","ranks":4,"grid":"..","parameters":..,
+//    "precision":"bf16","zero_stage":1,"grad_reduce":"step"}                           at each start
 //   {"kind":"memory","step":100,"rank":0,"planned_bytes":..,"peak_bytes":..,
 //    "items":[{"name":"gradients","on_host":false,"planned_bytes":..,"peak_bytes":..},..]}    at the end
 //

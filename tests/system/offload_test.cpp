@@ -62,8 +62,9 @@ TEST_F(Offload, DiskThatFillsUpEndsAllRanksAndTheCheckpointGoesOn) {
   // Far enough for a step or two: moments of a part of 4 layers, written once a step.
   const Ended ended = pretrain(2, saving.with("--test-offload-fault rank=1,bytes=1000000"));
   expect_bad_end(ended);
-  EXPECT_THAT(ended.err, AllOf(HasSubstr("rank 1"), HasSubstr("cannot write"), HasSubstr(" at offset "),
-                               HasSubstr("disk/ashlar_offload_"), HasSubstr("No space left on device")));
+  EXPECT_THAT(ended.err,
+              AllOf(HasSubstr("rank 1"), HasSubstr("cannot write"), HasSubstr(" at offset "), HasSubstr("UPDATE"),
+                    HasSubstr("disk/ashlar_offload_"), HasSubstr("No space left on device")));
   EXPECT_TRUE(fs::is_empty(path("disk")));
   const size_t done = steps_of("metrics.jsonl").size();
   ASSERT_GT(done, 0u) << "the fault came before the first checkpoint";

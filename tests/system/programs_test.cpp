@@ -55,7 +55,7 @@ TEST_F(Programs, DryRunOfAModelThatFitsNowhere) {
       ended.out,
       AllOf(HasSubstr("tensor 8 x pipeline 4 x data 32 = 1024 ranks; rank = tensor + 8 x data + 256 x pipeline"),
             HasSubstr("model: 6864257024 parameters (6.864 B)"), HasSubstr("bubble 15.8 %"),
-            HasSubstr("optimizer state"), HasSubstr("kernels' workspace"), HasSubstr("data (32) payload"),
+            HasSubstr("optimizer state"), HasSubstr("kernels' workspace"), HasSubstr("data (32)  "),
             HasSubstr("6 x parameters x tokens = 8.24e+22 FLOPs: 6.63 days")));
   expect_error(pretrain(1, large.with("--pipeline-schedule gpipe --memory-limit-gb 10")), ErrorCode::kUsage,
                {"--memory-limit-gb 10: a rank of stage 3 needs 209.91 GB", "largest item: activations",

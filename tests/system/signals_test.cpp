@@ -28,7 +28,7 @@ class Signals : public SystemTest {
     expect_success(ended);
     const int64_t saved = number_behind(ended.out, "saved iteration ");
     EXPECT_EQ(count(ended.out, "saved iteration "), 1) << ended.out;
-    EXPECT_EQ(count(ended.out, "stopped by " + signal_name + " behind iteration " + std::to_string(saved) +
+    EXPECT_EQ(count(ended.out, "stopped by " + signal_name + " after iteration " + std::to_string(saved) +
                                    "; iteration " + std::to_string(saved) + " is saved in ck"),
               1)
         << ended.out;
@@ -97,7 +97,7 @@ TEST_F(Signals, WithoutSaveNothingIsSavedAndSaidSo) {
   kill(job.pid(), SIGTERM);
   const Ended ended = job.wait();
   expect_success(ended);
-  EXPECT_THAT(ended.out, AllOf(HasSubstr("stopped by SIGTERM behind iteration"),
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("stopped by SIGTERM after iteration"),
                                HasSubstr("nothing was saved: no --save was given")));
 }
 

@@ -7,6 +7,7 @@
 
 #include "runtime/comm/host/messenger.h"
 #include "tests/parallel/train/run_trace.h"
+#include "tests/support/scratch_dir.h"
 
 namespace {
 thread_local long num_allocations = 0;
@@ -75,6 +76,17 @@ TEST(FewAllocations, NoneBehindTheFirstSteps) {
     options.zero_stage = stage;
     expect_no_allocation(options, {1, 2, 2});
   }
+}
+
+TEST(FewAllocations, NoneWhereStateIsOffloaded) {
+  const ScratchDir scratch;
+  TrainOptions options = model_xs();
+  options.offload_optimizer_device = "nvme";
+  options.nvme_path = scratch.path().string();
+  expect_no_allocation(options, {1, 1, 1});
+  options.zero_stage = 3;
+  options.bf16 = true;
+  expect_no_allocation(options, {1, 2, 2});
 }
 
 TEST(Allocations, NoneBehindTheFirstSteps) {

@@ -123,10 +123,10 @@ TEST_P(OnDevice, RecomputationChangesNoBit) {
 // give the same bits, overlapped or not.
 TEST_P(OnDevice, OffloadedStateIsUpdatedByTheHost) {
   const ScratchDir scratch;
-  for (const bool bf16 : {false, true}) {
+  for (const auto& [stage, bf16] : {std::pair{1, false}, {0, true}, {2, true}, {3, true}}) {
     TrainOptions options = model_xxs();
     options.bf16 = bf16;
-    options.zero_stage = 1;
+    options.zero_stage = stage;
     const GridShape grid{1, 1, 2};
     const RunTrace resident = run_steps(options, grid, source_of(options), 2, on_gpus(GetParam()));
     options.offload_optimizer_device = "cpu";

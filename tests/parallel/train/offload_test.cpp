@@ -6,6 +6,8 @@
 #include "parallel/plan/memory.h"
 #include "parallel/train/run_shape_of.h"
 #include "parallel/train/train_checkpoint.h"
+#include "parallel/train/verify_layout.h"
+#include "runtime/comm/host/status_board.h"
 #include "tests/parallel/train/run_trace.h"
 #include "tests/support/scratch_dir.h"
 
@@ -32,7 +34,20 @@ struct Case {
   int zero_stage;
   bool bf16;
   const char* optimizer;
+  std::function<void(TrainOptions&)> further{};
 };
+
+// Of a rank's file; nothing else is written to it when values are not 16 bits wide.
+int64_t offloaded_state_bytes(const TrainOptions& options) {
+  int64_t bytes = 0;
+  run_ranks(static_cast<int>(options.world_size), [&](RankContext& rank) {
+    const Training training(rank, options);
+    if (rank.world.rank() == 0) {
+      bytes = training.optimizer.offloaded()->bytes().disk;
+    }
+  });
+  return bytes;
+}
 
 void expect_files_change_nothing(const Case& test, int64_t steps, bool queued = false) {
   const ScratchDir scratch;
@@ -40,6 +55,9 @@ void expect_files_change_nothing(const Case& test, int64_t steps, bool queued = 
   options.zero_stage = test.zero_stage;
   options.bf16 = test.bf16;
   options.optimizer = test.optimizer;
+  if (test.further) {
+    test.further(options);
+  }
   const TinySource source(options.seq_length, options.vocab_size);
   const ThreadRankOptions ranks{.queued_streams = queued};
   const RunTrace resident = run_steps(options, test.grid, source, steps, ranks);
@@ -96,6 +114,74 @@ TEST(FewOffload, StateThatIsNotThereOrThereAlreadyIsRefused) {
   EXPECT_THAT(refusal(), HasSubstr("found a file"));
   options.nvme_path = "/proc/self";  // a directory, and no place for files
   EXPECT_THAT(refusal(), AllOf(HasSubstr("cannot create"), HasSubstr("/proc/self")));
+  options.nvme_path = scratch.path().string();
+  options.optimizer = "sgd";
+  EXPECT_THAT(refusal(), HasSubstr("has no state"));
+  options.fp16 = true;  // masters are state
+  EXPECT_EQ(refusal(), "");
+}
+
+// The job is ended before anything is unwound: what destructors wait for may wait for ranks that nobody has told.
+TEST(FewOffload, DiskThatFailsUnderAStepEndsTheJobAtOnce) {
+  const ScratchDir scratch;
+  TrainOptions options = small_options();
+  options.zero_stage = 1;
+  options.offload_optimizer_device = "nvme";
+  options.nvme_path = scratch.path().string();
+  options.test_offload_fault = "rank=1,bytes=300000";
+  const TinySource source(options.seq_length, options.vocab_size);
+  std::array<std::string, 2> texts;
+  EXPECT_THROW(run_thread_ranks(2,
+                                [&](RankContext& rank) {
+                                  Training training(rank, with_grid(options, {1, 1, 2}));
+                                  const auto me = static_cast<size_t>(rank.world.rank());
+                                  try {
+                                    for (int step = 0; step < 20; ++step) {
+                                      train_step(training, source);
+                                    }
+                                  } catch (const Error& error) {
+                                    EXPECT_EQ(error.code(), ErrorCode::kCheckpoint);
+                                    EXPECT_TRUE(rank.recorder.board().job_ended());
+                                    EXPECT_EQ(rank.recorder.board().ended_by(), 1);
+                                    texts[me] = error.what();
+                                    texts[me] += me == 1 ? rank.recorder.board().stand(1) : "";
+                                    throw;
+                                  }
+                                }),
+               Error);
+  EXPECT_THAT(texts[1], AllOf(HasSubstr("cannot write"), HasSubstr(" at offset "), HasSubstr("ashlar_offload_"),
+                              HasSubstr("UPDATE")));
+  EXPECT_THAT(texts[0], AllOf(HasSubstr("rank 1"), HasSubstr("cannot write"), HasSubstr(" at offset ")));
+}
+
+TEST(FewOffload, WriteThatFailsBehindTheLastStepIsSaid) {
+  const ScratchDir scratch;
+  TrainOptions options = with_grid(small_options(), {1, 1, 1});
+  options.offload_optimizer_device = "nvme";
+  options.nvme_path = scratch.path().string();
+  const TinySource source(options.seq_length, options.vocab_size);
+  const int64_t bytes = offloaded_state_bytes(options);
+  options.test_offload_fault = fmt::format("rank=0,bytes={}", 2 * bytes - 1);
+  run_ranks(1, [&](RankContext& rank) {
+    Training training(rank, options);
+    train_step(training, source);
+    finish_state(training);
+    train_step(training, source);
+    EXPECT_THROW(finish_state(training), AgreedError);
+  });
+}
+
+TEST(FewOffload, LayoutsAreVerifiedAgainstStateInMemory) {
+  const ScratchDir scratch;
+  TrainOptions options = small_options();
+  options.zero_stage = 1;
+  options.offload_optimizer_device = "nvme";
+  options.nvme_path = scratch.path().string();
+  options = with_grid(options, {1, 1, 2});
+  const TinySource source(options.seq_length, options.vocab_size);
+  // Rank 0 could not write the state of the whole model.
+  options.test_offload_fault = fmt::format("rank=0,bytes={}", 2 * offloaded_state_bytes(options));
+  run_ranks(2, [&](RankContext& rank) { EXPECT_TRUE(verify_layout(rank, options, source, 2).equal); });
 }
 
 // Also of what is in neither: a run that is not offloaded goes on from one that was, and the other way round.
@@ -151,6 +237,25 @@ TEST(Offload, OtherGridsAndOptimizers) {
   expect_files_change_nothing({{2, 2, 2}, 1, false, "adam"}, 4);
   expect_files_change_nothing({{2, 2, 1}, 0, true, "adam"}, 4);
   expect_files_change_nothing({{1, 2, 2}, 3, true, "sgd"}, 4);
+}
+
+TEST(Offload, WithOtherWaysToCutAndToSum) {
+  const auto rows = [](TrainOptions& options) { options.sequence_parallel = true; };
+  const auto bf16_sums = [](TrainOptions& options) { options.grad_reduce_in_bf16 = true; };
+  const auto instances = [](TrainOptions& options) { options.num_distributed_optimizer_instances = 2; };
+  expect_files_change_nothing({{2, 1, 2}, 3, false, "adam", rows}, 4);
+  expect_files_change_nothing({{1, 1, 2}, 1, true, "adam", bf16_sums}, 4);
+  expect_files_change_nothing({{1, 1, 4}, 2, true, "adam", instances}, 4);
+  expect_files_change_nothing({{2, 1, 2},
+                               3,
+                               true,
+                               "adam",
+                               [&](TrainOptions& options) {
+                                 rows(options);
+                                 bf16_sums(options);
+                                 options.overlap_grad_reduce = options.overlap_param_gather = true;
+                               }},
+                              4);
 }
 
 TEST(Offload, ResumesOnEveryStage) {

@@ -149,9 +149,6 @@ TEST(Check, OffloadNeedsAPlaceAndAUse) {
   EXPECT_THAT(resolve_refusal({"--optimizer-cpu-offload", "--device", "cpu"}), HasSubstr("in host memory already"));
   EXPECT_THAT(resolve_refusal({"--optimizer-cpu-offload", "--offload-optimizer-device", "nvme", "--nvme-path", "d"}),
               AllOf(HasSubstr("contradict each other"), HasSubstr("give one")));
-  const std::vector<std::string> sgd = {
-      "--offload-optimizer-device", "nvme", "--nvme-path", "d", "--optimizer", "sgd", "--device", "cpu"};
-  EXPECT_THAT(resolve_refusal(sgd), HasSubstr("has no state"));
   EXPECT_THAT(resolve_refusal({"--test-offload-fault", "rank=0,bytes=1"}),
               HasSubstr("needs --offload-optimizer-device nvme"));
   EXPECT_THROW(legal_options({"--offload-optimizer-device", "disk"}), Error);
@@ -163,8 +160,11 @@ TEST(Check, OffloadNeedsAPlaceAndAUse) {
 TEST(Check, NamesOfZeroStages) {
   EXPECT_THAT(resolve_refusal({"--zero-stage", "0", "--use-distributed-optimizer"}),
               AllOf(HasSubstr("--zero-stage 0 and --use-distributed-optimizer contradict"), HasSubstr("give one")));
-  EXPECT_THAT(resolve_refusal({"--use-distributed-optimizer", "--data-parallel-sharding-strategy", "no_shard"}),
-              HasSubstr("--data-parallel-sharding-strategy no_shard and --use-distributed-optimizer contradict"));
+  EXPECT_THAT(resolve_refusal({"--use-megatron-fsdp", "--data-parallel-sharding-strategy", "no_shard"}),
+              HasSubstr("--data-parallel-sharding-strategy no_shard and --use-megatron-fsdp contradict"));
+  EXPECT_THAT(resolve_refusal({"--zero-stage", "2", "--use-distributed-optimizer", "--data-parallel-sharding-strategy",
+                               "no_shard"}),
+              HasSubstr("they are --zero-stage 2 and 0"));
   EXPECT_THAT(resolve_refusal({"--zero-stage", "2", "--data-parallel-sharding-strategy", "optim_grads_params"}),
               HasSubstr("they are --zero-stage 2 and 3"));
   EXPECT_THAT(resolve_refusal({"--use-megatron-fsdp", "--zero-stage", "0"}),
@@ -174,6 +174,7 @@ TEST(Check, NamesOfZeroStages) {
   for (const auto& [stage, strategy, distributed, fsdp] : {std::tuple{1, "optim", true, false},
                                                            {1, "", true, false},
                                                            {0, "no_shard", false, false},
+                                                           {1, "no_shard", true, false},
                                                            {1, "optim", false, true},
                                                            {2, "optim_grads", true, true},
                                                            {3, "optim_grads_params", false, false},
@@ -186,12 +187,34 @@ TEST(Check, NamesOfZeroStages) {
     EXPECT_EQ(zero_stage_of(options), stage);
     EXPECT_EQ(reduces_each_microbatch(options), stage >= 2);
     options.zero_stage = stage;
-    EXPECT_EQ(zero_stage_of(options), stage);
+    if (options.data_parallel_sharding_strategy != "no_shard" || !distributed) {
+      EXPECT_EQ(zero_stage_of(options), stage);
+    } else {  // two names that were given, and they differ
+      EXPECT_THROW(zero_stage_of(options), Error);
+      continue;
+    }
     for (const char* when : {"step", "micro-batch"}) {
       options.grad_reduce = when;
       EXPECT_EQ(reduces_each_microbatch(options), options.grad_reduce == "micro-batch");
     }
   }
+}
+
+TEST(Check, WhatIsShardedIsSaidInOneLine) {
+  const auto text = [](const std::vector<std::string>& flags, int num_ranks) {
+    return sharding_text(resolve_options(legal_options(flags), num_ranks));
+  };
+  EXPECT_EQ(text({}, 1), "sharding: ZeRO-0 over 1 data rank: nothing; gradients reduced once a step");
+  EXPECT_EQ(text({"--use-megatron-fsdp", "--global-batch-size", "64", "--recompute-activations",
+                  "--num-distributed-optimizer-instances", "2"},
+                 8),
+            "sharding: ZeRO-3 over 4 data ranks, in 2 groups: optimizer state, gradients and parameters; gradients "
+            "reduced after every micro-batch (4 a step); recompute selective");
+  EXPECT_EQ(text({"--zero-stage", "2", "--grad-reduce", "step", "--bf16", "--grad-reduce-in-bf16",
+                  "--offload-optimizer-device", "nvme", "--nvme-path", "d"},
+                 2),
+            "sharding: ZeRO-2 over 2 data ranks: optimizer state and gradients; gradients reduced once a step in bf16, "
+            "whole until then; optimizer state in files");
 }
 
 TEST(Check, NarrowGradients) {

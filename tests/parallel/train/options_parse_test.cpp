@@ -501,6 +501,9 @@ std::string file_refusal(const std::string& text) {
 TEST(ConfigFile, MistakesNameFileAndKey) {
   EXPECT_THAT(file_refusal("num-layer = 3\n"), HasSubstr("unknown key num-layer in"));
   EXPECT_THAT(file_refusal("num_layers = 3\n"), HasSubstr("did you mean num-layers?"));
+  EXPECT_THAT(file_refusal("[zero_optimization]\nstage = 3\n"), HasSubstr("zero_optimization: use --zero-stage N"));
+  EXPECT_THAT(file_refusal("zero_optimization.stage = 3\n"), HasSubstr("use --zero-stage N"));
+  EXPECT_THAT(file_refusal("gradient_clipping = 1\n"), HasSubstr("use --clip-grad"));
   EXPECT_THAT(file_refusal("seed = abc\n"), HasSubstr("seed in"));
   EXPECT_THAT(file_refusal("clip-grad = -1\n"), HasSubstr("nearest legal value: 0"));
   EXPECT_THAT(file_refusal("swiglu = true\n"), HasSubstr("not supported yet"));

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "kernels/plain_types.h"
-#include "parallel/zero/offloaded_state.h"
+#include "parallel/zero/offload_config.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/scratch_dir.h"
 
@@ -101,13 +101,11 @@ TEST(StateHome, WhatGoesBackComesAgain) {
   for (const HomeShape& shape :
        {shape_of({5}), shape_of({1000, 1025}), shape_of({4096, 1, 77}), shape_of({3, 5000, 1024, 1023, 9, 4096, 2})}) {
     run_thread_ranks(1, [&](RankContext& rank) {
-      for (const HomeKind kind : {HomeKind::kDevice, HomeKind::kHost, HomeKind::kFiles}) {
-        const int64_t before = rank.device.allocated_bytes();
+      for (const HomeKind kind : {HomeKind::kHost, HomeKind::kFiles}) {
         const std::unique_ptr<StateHome> home =
             kind == HomeKind::kFiles
                 ? make_file_home(rank.device, rank.recorder, shape, {.directory = scratch.path()}, "test")
-                : make_memory_home(rank.device, kind, shape, "test");
-        EXPECT_EQ(rank.device.allocated_bytes() - before, home_bytes(kind, shape).device);
+                : make_host_home(rank.device, shape, "test");
         for (float round = 0; round < 4; ++round) {
           home->expect(0);
           for (size_t chunk = 0; chunk < shape.chunks.size(); ++chunk) {
@@ -135,9 +133,19 @@ TEST(StateHome, FilesTakeTheDiskThatTheirBytesSay) {
   const HomeShape shape = shape_of({5000, 1});  // 3 kinds: 5000 fp32 are 5 blocks of 4096 bytes, 1 is one
   const HomeBytes bytes = home_bytes(HomeKind::kFiles, shape);
   EXPECT_EQ(bytes.disk, 3 * (5 + 1) * 4096);
-  EXPECT_EQ(bytes.device, 0);
   EXPECT_EQ(bytes.host, 3 * 3 * 5 * 4096 + 4096);
   EXPECT_EQ(home_bytes(HomeKind::kHost, shape), (HomeBytes{.host = 3 * 5001 * 4}));
+}
+
+TEST(StateHome, LastWriteThatFailsIsAnErrorOfTheFlush) {
+  const ScratchDir scratch;
+  run_thread_ranks(1, [&](RankContext& rank) {
+    const auto home = make_file_home(rank.device, rank.recorder, shape_of({4096}),
+                                     {.directory = scratch.path(), .faults = {.fail_after = 0}}, "test");
+    home->bring(0, 0);
+    home->put_back(0);
+    EXPECT_THROW(home->flush(), Error);
+  });
 }
 
 TEST(StateHome, FullDiskIsAnErrorOfALaterCall) {

@@ -101,7 +101,14 @@ TEST_F(MetricsFileTest, LossScaleOfFp16) {
 
 TEST_F(MetricsFileTest, ExactLinesOfAStartAndOfAnEnd) {
   MetricsFile file(path(), 0);
-  file.write(RunMetrics{.step = 0, .device = "GPU 3", .num_ranks = 4, .grid = "4 x 1 x 1", .num_parameters = 53440});
+  file.write(RunMetrics{.step = 0,
+                        .device = "GPU 3",
+                        .num_ranks = 4,
+                        .grid = "4 x 1 x 1",
+                        .num_parameters = 53440,
+                        .precision = "bf16",
+                        .zero_stage = 2,
+                        .grad_reduce = "micro-batch"});
   file.write(MemoryMetrics{.step = 7,
                            .rank = 2,
                            .planned_bytes = 300,
@@ -110,7 +117,8 @@ TEST_F(MetricsFileTest, ExactLinesOfAStartAndOfAnEnd) {
                            .disk_bytes = 41,
                            .items = {{"gradients", false, 200, 201}, {"micro-batches", true, 5, 6}}});
   EXPECT_THAT(lines(),
-              ElementsAre(R"({"kind":"run","step":0,"device":"GPU 3","ranks":4,"grid":"4 x 1 x 1","parameters":53440})",
+              ElementsAre(R"({"kind":"run","step":0,"device":"GPU 3","ranks":4,"grid":"4 x 1 x 1","parameters":53440,)"
+                          R"("precision":"bf16","zero_stage":2,"grad_reduce":"micro-batch"})",
                           R"({"kind":"memory","step":7,"rank":2,"planned_bytes":300,"peak_bytes":301,)"
                           R"("planned_disk_bytes":40,"disk_bytes":41,"items":[)"
                           R"({"name":"gradients","on_host":false,"planned_bytes":200,"peak_bytes":201},)"

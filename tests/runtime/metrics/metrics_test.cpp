@@ -1,6 +1,6 @@
 #include "runtime/metrics/metrics.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <cmath>
 #include <ctime>
@@ -44,6 +44,16 @@ TEST(ConsoleLine, MegatronsFormat) {
       "iteration (ms): 512.3 | throughput per GPU (TFLOP/s/GPU): 180.1 | learning rate: 1.500000E-04 | global batch "
       "size:   256 | lm loss: 9.123456E+00 | loss scale: 1.0 | grad norm: 1.234 | number of skipped iterations:   0 "
       "| number of nan iterations:   0 |");
+}
+
+TEST(ConsoleLine, SmallThroughputHasDigits) {
+  StepMetrics m = example();
+  for (const auto& [tflops, text] :
+       {std::pair{0.000195234, "0.000195"}, {0.2064, "0.206"}, {9.876, "9.88"}, {12.34, "12.3"}}) {
+    m.model_tflops = tflops;
+    EXPECT_THAT(console_line(m, local_time(2026, 8, 22, 12, 0, 0, 0)),
+                testing::HasSubstr(std::string("throughput per GPU (TFLOP/s/GPU): ") + text + " |"));
+  }
 }
 
 TEST(ConsoleLine, UnknownThroughputAndBadNumbers) {
