@@ -44,11 +44,18 @@ void check_range(const Flag& flag, double value, const std::string& text, const 
               fmt::format("{} expects {}, got '{}'{}", source, expected_number(flag, kind), text, nearest));
 }
 
+// The most of anything that is counted, where a row names no end: what sizes in bytes are made of fits 64 bits.
+constexpr int64_t kLargestCount = int64_t{1} << 40;
+
 int64_t integer_value(const Flag& flag, const std::string& text, const std::string& source, int64_t largest) {
+  if (!flag.range || std::isinf(flag.range->max)) {
+    largest = std::min(largest, kLargestCount);
+  }
   const auto value = parse_integer(text);
   REQUIRE(value, ErrorCode::kUsage, "{} expects {}, got '{}'", source, expected_number(flag, "a whole number"), text);
   check_range(flag, static_cast<double>(*value), text, source, "a whole number");
-  REQUIRE(*value <= largest, ErrorCode::kUsage, "{} expects at most {}, got '{}'", source, largest, text);
+  REQUIRE(*value <= largest, ErrorCode::kUsage, "{} expects at most {}, got '{}'; nearest legal value: {}", source,
+          largest, text, largest);
   return *value;
 }
 

@@ -81,7 +81,9 @@ class Rows {
 
 void model_and_grid(Rows& t) {
   t.group(FlagGroup::kModel);
-  t.row("num-layers", &O::num_layers, "N", "transformer layers").at_least(1).by_default("required");
+  t.row("num-layers", &O::num_layers, "N", "transformer layers")
+      .within({.min = 1, .max = 100000})
+      .by_default("required");
   t.row("hidden-size", &O::hidden_size, "N", "width of the model").at_least(1).by_default("required");
   t.row("num-attention-heads", &O::num_attention_heads, "N", "attention heads; must divide the width")
       .at_least(1)
@@ -188,7 +190,7 @@ void model_and_grid(Rows& t) {
         "memory grows");
   t.row("num-distributed-optimizer-instances", &O::num_distributed_optimizer_instances, "N",
         "sharding groups (as FSDP's hybrid sharding): state is sharded over the data ranks of a group and replicated "
-        "in each of the N groups. Must divide the data size")
+        "in each of the N groups. Must divide the data size. Sums over another number of groups round differently")
       .at_least(1);
   t.row("overlap-grad-reduce", &O::overlap_grad_reduce, "",
         "on GPUs sum a layer's gradients while the layers before it compute; changes no sum's order");
@@ -260,7 +262,7 @@ void model_and_grid(Rows& t) {
   t.row("memory-limit-gb", &O::memory_limit_gb, "X",
         "device memory of a rank in 10^9 bytes, on a CPU all that is planned; a run that needs more "
         "ends before it allocates, and says what would fit")
-      .above(0)
+      .within({.min = 0, .max = 1e6, .min_open = true})
       .by_default("none");
 }
 

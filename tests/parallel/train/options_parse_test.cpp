@@ -412,6 +412,11 @@ TEST(Parse, ValuesOfTheWrongKind) {
   EXPECT_THAT(parse_refusal({"--seed", "1.5"}), HasSubstr("whole number"));
   EXPECT_THAT(parse_refusal({"--seed", "99999999999999999999"}), HasSubstr("--seed"));
   EXPECT_THAT(parse_refusal({"--tensor-model-parallel-size", "3000000000"}), HasSubstr("at most 2147483647"));
+  for (const char* flag : {"--ddp-bucket-size", "--eval-interval", "--seed"}) {
+    EXPECT_THAT(parse_refusal({flag, "9223372036854775807"}), AllOf(HasSubstr(flag), HasSubstr("at most 1099511627776"),
+                                                                    HasSubstr("nearest legal value: 1099511627776")));
+  }
+  EXPECT_THAT(parse_refusal({"--memory-limit-gb", "1e18"}), HasSubstr("nearest legal value: 1000000"));
   EXPECT_THAT(parse_refusal({"--clip-grad", "nan"}), HasSubstr("--clip-grad expects a number"));
   EXPECT_THAT(parse_refusal({"--clip-grad", "inf"}), HasSubstr("--clip-grad expects a number"));
   EXPECT_THAT(parse_refusal({"--clip-grad", "1,5"}), HasSubstr("got '1,5'"));
