@@ -51,7 +51,8 @@ RunReport::RunReport(Training& training, const DataSources& data)
           static_cast<double>(flops_per_token(training.config, training.options.seq_length, FlopFormula::kCausal))) {
   const TrainOptions& options = training.options;
   agree(training.rank.world, [&] {
-    if (speaks_ && !options.metrics_file.empty()) {
+    const bool trains = training_.state.iteration < options.train_iters;  // else the file stays as it is
+    if (speaks_ && trains && !options.metrics_file.empty()) {
       file_.emplace(options.metrics_file, training_.state.iteration);
     }
   });
@@ -74,8 +75,7 @@ RunReport::RunReport(Training& training, const DataSources& data)
   const size_t fullest = fullest_stage(planned);
   print(fmt::format(
       "memory: {} planned for the fullest rank (stage {}), of it {:.3g} bytes per parameter for parameters, gradients "
-      "and "
-      "optimizer state",
+      "and optimizer state",
       memory_text(planned[fullest].total()), fullest,
       static_cast<double>(planned[fullest].state()) / static_cast<double>(parameters_per_rank(shape)[fullest])));
   write_metrics(RunMetrics{.step = training.state.iteration,
