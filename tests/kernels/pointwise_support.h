@@ -74,7 +74,7 @@ inline void with_threads([[maybe_unused]] int num_threads, const std::function<v
 
 template <typename T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 // Compares with |actual - expected| <= tolerance * max(1, |expected|); a NaN fails.
