@@ -17,6 +17,9 @@ void HostCopy::in_pieces(size_t bytes, Copy copy) {
 }
 
 void HostCopy::to_host(void* host, const void* device, size_t bytes) {
+  if (bytes == 0) {
+    return;  // an empty piece may have no address
+  }
   if (device_.kind() == DeviceKind::kCpu) {
     std::memcpy(host, device, bytes);
     return;
@@ -29,6 +32,9 @@ void HostCopy::to_host(void* host, const void* device, size_t bytes) {
 }
 
 void HostCopy::to_device(void* device, const void* host, size_t bytes) {
+  if (bytes == 0) {
+    return;  // an empty piece may have no address
+  }
   if (device_.kind() == DeviceKind::kCpu) {
     std::memcpy(device, host, bytes);
     return;
