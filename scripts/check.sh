@@ -83,7 +83,7 @@ else
   build_and_test emulated 1200 emulated
 fi
 if [[ $mode != fast ]]; then
-  build_and_test asan 600 unit
+  build_and_test asan 1500 unit
   # g++ 12's ThreadSanitizer ends at once ("unexpected memory mapping") where the kernel spreads addresses over more
   # than 28 bits, as kernels since 6.6 do by default; setarch -R switches that off for the tests.
   program=$(mktemp -d)
@@ -95,7 +95,7 @@ if [[ $mode != fast ]]; then
     "$program/empty" >/dev/null 2>&1 || runner=(setarch -R)
   done
   if "${runner[@]}" "$program/empty" >/dev/null 2>&1; then
-    build_and_test tsan 600 unit
+    build_and_test tsan 1500 unit
   else
     failed=1
     summary+=("test tsan              FAILED: ThreadSanitizer cannot start here; as root: sysctl vm.mmap_rnd_bits=28")
