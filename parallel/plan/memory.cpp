@@ -8,7 +8,6 @@
 #include "kernels/stat_dtype.h"
 #include "parallel/pipeline/pipeline_memory.h"
 #include "parallel/plan/step_numbers.h"
-#include "parallel/schedule/schedule.h"
 #include "parallel/zero/tensor_sum.h"
 #include "parallel/zero/update_cells.h"
 
@@ -18,13 +17,9 @@ namespace {
 // Of a communicator over NCCL, for each of its ranks and one more: a color and a key, as int64.
 constexpr int64_t kNcclScratchBytes = 16;
 
-FlatLayout layout_of(const RunShape& shape, const StageChunk& chunk) {
-  return lay_out_flat(flat_tensors({stage_parameters(chunk)}), shape.sharding);
-}
-
 // Every rank of a stage needs as much, padding included.
 void count_parameters(const RunShape& shape, const StageChunk& chunk, RankMemory& memory) {
-  const FlatLayout layout = layout_of(shape, chunk);
+  const FlatLayout layout = lay_out_flat(flat_tensors({stage_parameters(chunk)}), shape.sharding);
   const StoreBytes bytes = store_bytes(layout, shape.config.dtype);
   memory.bytes[static_cast<size_t>(MemoryItem::kParameters)] = bytes.values;
   memory.bytes[static_cast<size_t>(MemoryItem::kGatheredParameters)] = bytes.gathered;
@@ -91,19 +86,17 @@ MemoryItem RankMemory::largest() const {
   return static_cast<MemoryItem>(std::ranges::max_element(bytes) - bytes.begin());
 }
 
-std::vector<SlotCounts> count_stage_slots(const std::string& schedule, int num_stages, int num_microbatches) {
-  const Schedule training = lower(make_schedule(schedule, num_stages, num_microbatches));
-  const Schedule evaluation =
-      lower(make_forward_only(num_stages, num_microbatches), {.grad_reduce = GradReduce::kNone});
+std::vector<SlotCounts> count_stage_slots(const RunShape& shape) {
+  const Schedule training = training_schedule(shape), evaluation = evaluation_schedule(shape);
   std::vector<SlotCounts> stages;
-  for (int stage = 0; stage < num_stages; ++stage) {
+  for (int stage = 0; stage < shape.grid.pipeline; ++stage) {
     stages.push_back(count_slots_of_both(training, evaluation, stage));
   }
   return stages;
 }
 
 std::vector<RankMemory> plan_memory(const RunShape& shape) {
-  return plan_memory(shape, count_stage_slots(shape.schedule, shape.grid.pipeline, shape.num_microbatches));
+  return plan_memory(shape, count_stage_slots(shape));
 }
 
 std::vector<RankMemory> plan_memory(const RunShape& shape, const std::vector<SlotCounts>& slots) {

@@ -32,9 +32,9 @@ struct RankMemory {
   bool operator==(const RankMemory&) const = default;
 };
 
-// Pure. Micro-batches that each stage holds at once, all that memory depends on a schedule for: by stage, from the
-// schedule that make_schedule knows by this name.
-std::vector<SlotCounts> count_stage_slots(const std::string& schedule, int num_stages, int num_microbatches);
+// Pure. Micro-batches that each stage holds at once, all that memory depends on a schedule for: by stage. The same for
+// runs alike in schedule, number of stages and micro-batches: windows and reductions hold none.
+std::vector<SlotCounts> count_stage_slots(const RunShape& shape);
 
 // Pure. By pipeline stage: all ranks of a stage need the same, to the byte what a run allocates before its first step
 // (on a CPU; on GPUs CUDA's context and NCCL's buffers come on top, and of host memory the messages of a staged

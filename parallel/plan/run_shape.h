@@ -6,6 +6,7 @@
 
 #include "parallel/grid/grid_layout.h"
 #include "parallel/model/gpt.h"
+#include "parallel/schedule/schedule.h"
 #include "parallel/zero/optimizer.h"
 #include "runtime/comm/device_request.h"
 
@@ -27,5 +28,9 @@ struct RunShape {
 
   int64_t tokens_per_step() const { return int64_t{grid.data} * num_microbatches * batch.batch * batch.seq; }
 };
+
+// Pure. The lists that the run walks, lowered as its settings ask for.
+Schedule training_schedule(const RunShape& shape);
+Schedule evaluation_schedule(const RunShape& shape);
 
 }  // namespace ashlar

@@ -4,7 +4,6 @@
 
 #include "kernels/stat_dtype.h"
 #include "parallel/plan/step_numbers.h"
-#include "parallel/schedule/schedule.h"
 #include "parallel/zero/tensor_sum.h"
 
 namespace ashlar {
@@ -101,14 +100,13 @@ void add_gradients(const RunShape& shape, const StageChunk& chunk, RankTraffic& 
   } else {
     add_reduce_scatter(shard, layout.num_elements * grad, times);
     add_all_reduce(shard, Optimizer::num_norm_blocks(chunk.parameters()) * static_cast<int64_t>(sizeof(double)));
-    if (!sharding.cuts_values()) {
-      add_all_gather(shard, layout.num_owned() * element, 1);
-    }
-    for (const FlatLayer& layer : layout.layers) {
-      if (sharding.cuts_values()) {
+    if (sharding.cuts_values()) {
+      for (const FlatLayer& layer : layout.layers) {
         add_all_gather(shard, layer.num_elements() / sharding.num_shards * element,
                        num_gathers(chunk, layer.layer) * shape.num_microbatches);
       }
+    } else {
+      add_all_gather(shard, layout.num_owned() * element, 1);
     }
     if (shape.num_instances > 1) {
       add_all_reduce(replicas, layout.num_elements / sharding.num_shards * grad, times);
@@ -133,7 +131,7 @@ const char* traffic_group_name(TrafficGroup group) {
 
 std::vector<RankTraffic> plan_traffic(const RunShape& shape) {
   const GridShape& grid = shape.grid;
-  const Schedule schedule = lower(make_schedule(shape.schedule, grid.pipeline, shape.num_microbatches));
+  const Schedule schedule = training_schedule(shape);
   const auto num_tensors = static_cast<int64_t>(global_parameters(shape.config).size());
   std::vector<RankTraffic> stages;
   for (int stage = 0; stage < grid.pipeline; ++stage) {

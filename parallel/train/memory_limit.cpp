@@ -276,7 +276,7 @@ class Search {
     const auto [found, is_new] =
         slots_.try_emplace({shape.schedule, shape.grid.pipeline, shape.num_microbatches}, std::vector<SlotCounts>());
     if (is_new) {
-      found->second = count_stage_slots(shape.schedule, shape.grid.pipeline, shape.num_microbatches);
+      found->second = count_stage_slots(shape);
     }
     return found->second;
   }

@@ -6,6 +6,7 @@
 
 #include "kernels/prepare.h"
 #include "parallel/train/offload.h"
+#include "parallel/train/run_shape_of.h"
 #include "parallel/train/start_device.h"
 
 namespace ashlar {
@@ -125,10 +126,8 @@ Recompute recompute_of(const TrainOptions& options) {
   return recompute;
 }
 
-LoweringOptions lowering(const TrainOptions& options, const GptConfig& config, GradReduce grad_reduce) {
-  return {.grad_reduce = grad_reduce,
-          .shard_windows = sharding(options).cuts_values(),
-          .weight_windows = config.recompute.selective.layernorm};  // its weight pass makes the norm again
+RunShape planned_run(const RankContext& rank, const TrainOptions& options) {
+  return run_shape_of(options, used_device(options, rank.device.kind()));
 }
 
 // State and counters as they were before a step that updated nothing.
@@ -240,14 +239,8 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
            {.num_microbatches = static_cast<int>(options.num_microbatches),
             .overlap_grad_reduce = options.overlap_grad_reduce,
             .overlap_param_gather = options.overlap_param_gather}),
-      executor(rank, grid, *stream,
-               lower(make_schedule(options.pipeline_schedule, grid.shape().pipeline,
-                                   static_cast<int>(options.num_microbatches)),
-                     lowering(options, config,
-                              reduces_each_microbatch(options) ? GradReduce::kMicroBatch : GradReduce::kStep)),
-               lower(make_forward_only(grid.shape().pipeline, static_cast<int>(options.num_microbatches)),
-                     lowering(options, config, GradReduce::kNone)),
-               borrow(chunks), batch_shape(options), sync),
+      executor(rank, grid, *stream, training_schedule(planned_run(rank, options)),
+               evaluation_schedule(planned_run(rank, options)), borrow(chunks), batch_shape(options), sync),
       optimizer(rank, grid, *stream, store, optimizer_config(options), offload_config(options, rank.world.rank())),
       lr_schedule(make_lr_schedule(options)),
       loss_scaler(loss_scale_config(options)),
