@@ -58,6 +58,12 @@ class Table {
 
 }  // namespace
 
+int64_t disk_bytes(const Training& training) {
+  const OffloadedState* state = training.optimizer.offloaded();
+  const ValueHome* values = training.store.value_home();
+  return (state != nullptr ? state->disk_bytes() : 0) + (values != nullptr ? values->disk_bytes() : 0);
+}
+
 MemoryReport gather_memory_report(const Training& training) {
   RankContext& rank = training.rank;
   std::array<int64_t, kNumCells> mine{training.grid.coordinate().pipeline};
@@ -67,7 +73,7 @@ MemoryReport gather_memory_report(const Training& training) {
     *cell++ = uses.total.peak;
     cell = std::ranges::transform(uses.items, cell, &MemoryUse::peak).out;
   }
-  *cell = training.optimizer.offloaded() != nullptr ? training.optimizer.offloaded()->disk_bytes() : 0;
+  *cell = disk_bytes(training);
   const int num_ranks = rank.world.size();
   std::vector<std::array<int64_t, kNumCells>> all(static_cast<size_t>(num_ranks));
   constexpr auto kRowCells = static_cast<int64_t>(kNumCells);

@@ -17,8 +17,11 @@ struct MemoryReport {
   RankMemory planned;
   MemoryUses device;
   MemoryUses host;
-  int64_t disk_bytes = 0;  // of its file of offloaded state
+  int64_t disk_bytes = 0;
 };
+
+// Of this rank's files of offloaded state and weights.
+int64_t disk_bytes(const Training& training);
 
 // Collective over the world. Blocks the host. The same on every rank.
 MemoryReport gather_memory_report(const Training& training);

@@ -101,9 +101,13 @@ std::string sharding_text(const TrainOptions& options) {
   if (!options.recompute_granularity.empty()) {
     text += fmt::format("; recompute {}", options.recompute_granularity);
   }
-  if (offload != "none") {
-    text += fmt::format("; optimizer state in {}", offload == "cpu" ? "host memory" : "files");
-  }
+  const auto add_place = [&](const char* what, const std::string& device) {
+    if (device != "none") {
+      text += fmt::format("; {} in {}", what, device == "cpu" ? "host memory" : "files");
+    }
+  };
+  add_place("optimizer state", offload);
+  add_place("parameters", offload_param_of(options));
   return text;
 }
 

@@ -29,6 +29,7 @@ class ValueHome {
   void flush() { home_->flush(); }
 
   std::string text() const { return home_->text(); }  // for the log
+  int64_t disk_bytes() const { return home_->disk_bytes(); }
 
  private:
   static constexpr size_t kNone = ~size_t{0};

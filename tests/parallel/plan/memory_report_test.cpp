@@ -42,6 +42,8 @@ TEST(MemoryReport, TellsOfHostMemoryAndFilesOfOffloadedState) {
   const ScratchDir scratch;
   TrainOptions options = model_xs();
   options.offload_optimizer_device = "nvme";
+  options.zero_stage = 3;
+  options.offload_param_device = "nvme";
   options.nvme_path = scratch.path().string();
   with_training(options, {1, 1, 2}, [](Training& training) {
     const MemoryReport report = gather_memory_report(training);

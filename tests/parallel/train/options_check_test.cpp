@@ -230,6 +230,11 @@ TEST(Check, WhatIsShardedIsSaidInOneLine) {
                  2),
             "sharding: ZeRO-2 over 2 data ranks: optimizer state and gradients; gradients reduced once a step in bf16, "
             "whole until then; optimizer state in files");
+  EXPECT_EQ(text({"--zero-stage", "3", "--offload-optimizer-device", "nvme", "--offload-param-device", "nvme",
+                  "--nvme-path", "d"},
+                 2),
+            "sharding: ZeRO-3 over 2 data ranks: optimizer state, gradients and parameters; gradients reduced after "
+            "every micro-batch (1 a step); optimizer state in files; parameters in files");
 }
 
 TEST(Check, NarrowGradients) {
