@@ -18,7 +18,7 @@ inline constexpr std::array<MemoryItem, 3> kStateItems{MemoryItem::kParameters, 
 struct RankMemory {
   std::array<int64_t, kNumMemoryItems> bytes{};       // of device memory, by MemoryItem
   std::array<int64_t, kNumMemoryItems> host_bytes{};  // of host memory that the device copies to and from
-  int64_t disk_bytes = 0;                             // of the file of offloaded state
+  int64_t disk_bytes = 0;                             // of the files of offloaded state and values
 
   int64_t of(MemoryItem item) const { return bytes[static_cast<size_t>(item)]; }
   int64_t host_of(MemoryItem item) const { return host_bytes[static_cast<size_t>(item)]; }

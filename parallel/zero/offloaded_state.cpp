@@ -20,8 +20,7 @@ OffloadedState::OffloadedState(RankContext& rank, Stream& stream, const Paramete
       values_(store.value_home()),
       dtype_(store.dtype()),
       grad_dtype_(store.grad_dtype()),
-      kinds_(state_kinds(store.dtype(), has_moments, rank.device.kind(), config)),
-      bytes_(offloaded_bytes(store.layout(), store.dtype(), has_moments, config, rank.device.kind())) {
+      kinds_(state_kinds(store.dtype(), has_moments, rank.device.kind(), config)) {
   const HomeShape shape = state_shape(store.layout(), dtype_, kinds_, config.chunk_elements);
   const std::vector<StateChunk>& chunks = shape.chunks;
   pieces_ = cut_pieces(store.owned(), chunks);

@@ -41,7 +41,6 @@ class OffloadedState {
   // Blocks the host. The values of all pieces become their rounded masters, on the device.
   void publish_masters();
 
-  HomeBytes bytes() const { return bytes_; }
   int64_t disk_bytes() const { return home_->disk_bytes(); }
   std::string text() const { return home_->text(); }  // for the log
 
@@ -77,7 +76,6 @@ class OffloadedState {
   DType dtype_;
   DType grad_dtype_;
   StateKinds kinds_;
-  HomeBytes bytes_;
   std::vector<FlatPiece> pieces_;
   std::vector<Part> parts_;                          // by piece
   std::vector<std::pair<size_t, size_t>> of_chunk_;  // by chunk: its parts [first, last)

@@ -62,7 +62,7 @@ struct MemoryMetrics {
   int rank = 0;
   int64_t planned_bytes = 0;  // of the device
   int64_t peak_bytes = 0;
-  int64_t planned_disk_bytes = 0;  // of offloaded state
+  int64_t planned_disk_bytes = 0;  // of offloaded state and values
   int64_t disk_bytes = 0;
   std::vector<Item> items;
 };

@@ -43,7 +43,7 @@ int64_t offloaded_state_bytes(const TrainOptions& options) {
   run_ranks(static_cast<int>(options.world_size), [&](RankContext& rank) {
     const Training training(rank, options);
     if (rank.world.rank() == 0) {
-      bytes = training.optimizer.offloaded()->bytes().disk;
+      bytes = training.optimizer.offloaded()->disk_bytes();
     }
   });
   return bytes;
