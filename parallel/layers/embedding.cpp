@@ -30,8 +30,7 @@ LayerBytes EmbeddingLayer::bytes(const BatchShape& shape) const {
 void EmbeddingLayer::forward(LayerContext& context, TensorView y, ConstTensorView, LayerMemory) {
   const int64_t rows = context.shape.all_rows();
   const size_t mark = context.workspace.mark();
-  TensorView partial = take_all_rows(context.workspace, y.dtype, context.shape, y.shape[-1]);
-  partial = partial.data == nullptr ? y : partial;  // [B,T,C]
+  const TensorView partial = take_partial(context.workspace, context.shape, y);  // [B,T,C]
   kernels::embedding_forward(partial.reshaped({rows, y.shape[-1]}), context.batch.tokens.reshaped({rows}), table_.value,
                              table_.shard.begin(), table_.shard.num_valid(), context.stream);
   sum_rows(context, y, partial);

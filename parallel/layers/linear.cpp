@@ -64,8 +64,7 @@ void ColumnParallelLinear::forward(LayerContext& context, TensorView y, TensorVi
 
 void ColumnParallelLinear::backward_input(LayerContext& context, TensorView dx, ConstTensorView dy) {
   const size_t mark = context.workspace.mark();
-  TensorView partial = take_all_rows(context.workspace, dx.dtype, context.shape, matrix_[1]);
-  partial = partial.data == nullptr ? dx : partial;  // [R,C]
+  const TensorView partial = take_partial(context.workspace, context.shape, dx);  // [B,T,C]
   kernels::linear_backward_input(as_matrix(partial, matrix_[1]), as_matrix(dy, matrix_[0]),
                                  weight.value.reshaped(matrix_), context.stream);
   sum_rows(context, dx, partial);
@@ -96,8 +95,7 @@ RowParallelLinear::RowParallelLinear(const std::string& name, int64_t out, int64
 void RowParallelLinear::forward(LayerContext& context, TensorView y, ConstTensorView x) {
   const Shape local = weight.shard.local();
   const size_t mark = context.workspace.mark();
-  TensorView partial = take_all_rows(context.workspace, y.dtype, context.shape, local[0]);
-  partial = partial.data == nullptr ? y : partial;  // [R,C]
+  const TensorView partial = take_partial(context.workspace, context.shape, y);  // [B,T,C]
   kernels::linear_forward(as_matrix(partial, local[0]), as_matrix(x, local[1]), weight.value, ConstTensorView{},
                           context.stream);
   sum_rows(context, y, partial);

@@ -22,6 +22,10 @@ ConstTensorView gather_rows(LayerContext& context, TensorView all, ConstTensorVi
   return all;
 }
 
+TensorView take_partial(Arena& arena, const BatchShape& shape, TensorView own) {
+  return shape.splits_rows() ? take_all_rows(arena, own.dtype, shape, own.shape[-1]) : own;
+}
+
 void sum_rows(LayerContext& context, TensorView own, TensorView partial) {
   if (context.shape.splits_rows()) {
     context.tensor.reduce_scatter(own, partial, ReduceOp::kSum, context.stream).wait(context.stream);

@@ -30,6 +30,10 @@ size_t all_rows_bytes(DType dtype, const BatchShape& shape, int64_t width);
 // where rows are not split. Collective.
 ConstTensorView gather_rows(LayerContext& context, TensorView all, ConstTensorView own);
 
+// Where a rank makes its part [B,T,C] of a sum over the tensor axis that ends in `own`: scratch as above, or `own`
+// itself.
+TensorView take_partial(Arena& arena, const BatchShape& shape, TensorView own);
+
 // own = this rank's rows of the sum of `partial` [B,T,C] over the tensor axis; `partial` is `own` where rows are not
 // split, and scratch otherwise. Collective.
 void sum_rows(LayerContext& context, TensorView own, TensorView partial);
