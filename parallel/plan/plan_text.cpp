@@ -12,8 +12,6 @@ namespace ashlar {
 namespace {
 
 constexpr size_t kMostColumns = 8;
-// Of a unit: what would be shown as 0.000 in every column gets no row.
-constexpr double kLeastShown = 0.0005;
 
 // Stages that get a column: all, or the first, the last and the fullest.
 std::vector<size_t> shown_stages(std::span<const RankMemory> stages) {
@@ -77,9 +75,8 @@ std::string traffic_table(const RunShape& shape, const std::vector<size_t>& show
   const auto number = [&](int64_t bytes) { return fmt::format("{:.3f}", static_cast<double>(bytes) / unit.bytes); };
   for (size_t group = 0; group < kNumTrafficGroups; ++group) {
     const int num_ranks = stages.front()[group].num_ranks;
-    const bool is_small = std::ranges::all_of(stages, [&](const RankTraffic& at) {
-      return static_cast<double>(at[group].wire_bytes) < kLeastShown * unit.bytes;
-    });
+    const bool is_small =
+        std::ranges::all_of(stages, [&](const RankTraffic& at) { return !unit.shows(at[group].wire_bytes); });
     if (num_ranks == 1 || is_small) {
       continue;
     }
@@ -133,9 +130,7 @@ std::string memory_table(const RunShape& shape, std::span<const RankMemory> stag
   add_head(out, shape, fmt::format("{} a rank ({})", unit.name, shape.device == DeviceKind::kCpu ? "CPU" : "GPU"),
            shown);
   for (size_t item = 0; item < kNumMemoryItems; ++item) {
-    if (std::ranges::any_of(stages, [&](const RankMemory& stage) {
-          return static_cast<double>(stage.bytes[item]) >= kLeastShown * unit.bytes;
-        })) {
+    if (std::ranges::any_of(stages, [&](const RankMemory& stage) { return unit.shows(stage.bytes[item]); })) {
       add_row(out, memory_item_name(static_cast<MemoryItem>(item)), shown,
               [&](size_t stage) { return number(stages[stage].bytes[item]); });
     }

@@ -26,6 +26,9 @@ std::string memory_table(const RunShape& shape, std::span<const RankMemory> stag
 struct ByteUnit {
   const char* name = "kB";
   double bytes = 1e3;
+
+  // Pure. Whether so many are more than 0.000 of it; less gets no row.
+  bool shows(int64_t count) const { return static_cast<double>(count) >= 0.0005 * bytes; }
 };
 // Pure.
 ByteUnit unit_of(int64_t largest);

@@ -24,9 +24,6 @@ std::string difference_text(int64_t planned, int64_t peak) {
   return fmt::format("{:+.2f} %", 100.0 * static_cast<double>(peak - planned) / static_cast<double>(planned));
 }
 
-// Of a unit: what would be shown as 0.000 on both sides gets no line.
-constexpr double kLeastShown = 0.0005;
-
 class Table {
  public:
   explicit Table(const MemoryReport& report)
@@ -35,7 +32,7 @@ class Table {
                           report.world_rank, report.stage, "", "planned", "measured")) {}
 
   void add(const std::string& name, int64_t planned, int64_t peak) {
-    if (static_cast<double>(std::max(planned, peak)) >= kLeastShown * unit_.bytes) {
+    if (unit_.shows(std::max(planned, peak))) {
       text_ += fmt::format("\n  {:<30} {:>10.3f} {:>10.3f}   {}", name, static_cast<double>(planned) / unit_.bytes,
                            static_cast<double>(peak) / unit_.bytes, difference_text(planned, peak));
     }
