@@ -10,6 +10,7 @@
 #include "parallel/plan/step_numbers.h"
 #include "parallel/zero/tensor_sum.h"
 #include "parallel/zero/update_cells.h"
+#include "runtime/tensor/host_copy.h"
 
 namespace ashlar {
 namespace {
@@ -82,10 +83,6 @@ int64_t RankMemory::state() const {
                          [this](int64_t sum, MemoryItem item) { return sum + of(item); });
 }
 
-MemoryItem RankMemory::largest() const {
-  return static_cast<MemoryItem>(std::ranges::max_element(bytes) - bytes.begin());
-}
-
 std::vector<SlotCounts> count_stage_slots(const RunShape& shape) {
   const Schedule training = training_schedule(shape), evaluation = evaluation_schedule(shape);
   std::vector<SlotCounts> stages;
@@ -115,6 +112,9 @@ std::vector<RankMemory> plan_memory(const RunShape& shape, const std::vector<Slo
         static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(shape.config.dtype)));
     memory.bytes[static_cast<size_t>(MemoryItem::kKernels)] =
         static_cast<int64_t>(kernels::kernel_workspace_bytes(shape.device));
+    if (shape.device != DeviceKind::kCpu) {
+      memory.host_bytes[static_cast<size_t>(MemoryItem::kCopies)] = CopyPiece::kBytes;
+    }
     count_communication(shape, chunk->is_first() || chunk->is_last(), memory);
     Arena pinned;
     lay_out_step_numbers(pinned);
@@ -134,8 +134,23 @@ int64_t least_memory(const RunShape& shape) {
   return most;
 }
 
-size_t fullest_stage(const std::vector<RankMemory>& stages) {
-  return static_cast<size_t>(std::ranges::max_element(stages, {}, &RankMemory::total) - stages.begin());
+size_t fullest_stage(std::span<const RankMemory> stages, DeviceKind device) {
+  const auto limited = [=](const RankMemory& stage) { return stage.limited(device); };
+  return static_cast<size_t>(std::ranges::max_element(stages, {}, limited) - stages.begin());
+}
+
+LargestItem largest_item(const RankMemory& memory, DeviceKind device) {
+  LargestItem largest;
+  for (size_t item = 0; item < kNumMemoryItems; ++item) {
+    const std::string name = memory_item_name(static_cast<MemoryItem>(item));
+    if (memory.bytes[item] > largest.bytes) {
+      largest = {name, memory.bytes[item]};
+    }
+    if (device == DeviceKind::kCpu && memory.host_bytes[item] > largest.bytes) {
+      largest = {"host: " + name, memory.host_bytes[item]};
+    }
+  }
+  return largest;
 }
 
 }  // namespace ashlar

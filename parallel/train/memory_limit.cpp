@@ -14,11 +14,6 @@
 namespace ashlar {
 namespace {
 
-// The stage whose ranks are nearest to a limit.
-std::vector<RankMemory>::const_iterator most_limited(const std::vector<RankMemory>& stages, DeviceKind device) {
-  return std::ranges::max_element(stages, {}, [=](const RankMemory& stage) { return stage.limited(device); });
-}
-
 using Candidate = std::vector<size_t>;  // by setting: which of its values
 
 std::vector<Candidate> by_cost(const std::vector<SettingValues>& settings) {
@@ -77,7 +72,7 @@ class Search {
       return std::nullopt;
     }
     const std::vector<RankMemory> stages = plan_memory(shape, slots_of(shape));
-    const int64_t bytes = most_limited(stages, shape.device)->limited(shape.device);
+    const int64_t bytes = stages[fullest_stage(stages, shape.device)].limited(shape.device);
     return bytes <= limit_bytes_ ? std::optional(bytes) : std::nullopt;
   }
 
@@ -168,23 +163,22 @@ void check_memory_limit(const TrainOptions& options, const DeviceRequest& device
   const auto limit_bytes = static_cast<int64_t>(options.memory_limit_gb * kBytesOfGb);
   const RunShape shape = run_shape_of(options, device);
   const std::vector<RankMemory> stages = plan_memory(shape);
-  const auto fullest = most_limited(stages, shape.device);
-  const RankMemory& memory = *fullest;
+  const size_t stage = fullest_stage(stages, shape.device);
+  const RankMemory& memory = stages[stage];
   const int64_t needed = memory.limited(shape.device);
   if (needed <= limit_bytes) {
     return;
   }
   const auto change = cheapest_fit(options, device, limit_bytes);
-  const MemoryItem largest = memory.largest();
-  const auto stage = fullest - stages.begin();
+  const LargestItem largest = largest_item(memory, shape.device);
   throw Error(
       ErrorCode::kUsage,
       fmt::format(
           "--memory-limit-gb {}: a rank of stage {} needs {}{}\n{}largest item: {}, {} on stage {}\n{}",
           options.memory_limit_gb, stage, memory_text(needed),
           needed > memory.total() ? ", with what lies in host memory" : "",
-          table == TableIs::kNew ? memory_table(shape, stages) : std::string(), memory_item_name(largest),
-          memory_text(memory.of(largest)), stage,
+          table == TableIs::kNew ? memory_table(shape, stages) : std::string(), largest.name,
+          memory_text(largest.bytes), stage,
           change ? fmt::format(
                        "cheapest change that fits: {}{} (then {})", change->flags,
                        change->left_out.empty() ? "" : fmt::format(" without {}", fmt::join(change->left_out, " ")),

@@ -143,9 +143,14 @@ void warn_of_other_rounding(const Training& training, const nlohmann::json& save
     return o.sequence_parallel && o.tensor_model_parallel_size > 1 ? "on" : "off";
   };
   compare("grad-reduce", when(before), when(now));
+  const auto on = [](bool set) { return set ? "on" : "off"; };
+  const auto number = [](int64_t value) { return fmt::format("{}", value); };
+  compare("micro-batch-size", number(before.micro_batch_size), number(now.micro_batch_size));
   compare("sequence-parallel", split(before), split(now));
-  compare("num-distributed-optimizer-instances", fmt::format("{}", before.num_distributed_optimizer_instances),
-          fmt::format("{}", now.num_distributed_optimizer_instances));
+  compare("allow-tf32", on(before.allow_tf32), on(now.allow_tf32));
+  compare("gemm", before.gemm, now.gemm);
+  compare("num-distributed-optimizer-instances", number(before.num_distributed_optimizer_instances),
+          number(now.num_distributed_optimizer_instances));
 }
 
 // Collective. Blocks the host. After a write into masters.
