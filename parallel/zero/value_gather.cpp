@@ -83,25 +83,31 @@ void ValueGather::bring(const FlatLayer& layer) {
 }
 
 // A disk is asked ahead, and waited for only where a layer is needed.
-void ValueGather::bring_ahead(int stage, size_t layer) {
-  if (!overlap_ || layer == kNoLayer) {
+void ValueGather::bring_ahead() {
+  if (!overlap_ || next_ == nullptr) {
     return;
   }
-  const FlatLayer& next = layer_of(stage, layer);
-  if (store_.value_home() != nullptr && store_.value_home()->reads_files()) {
-    store_.value_home()->expect(index_of(next));
+  if (reads_files()) {
+    store_.value_home()->expect(index_of(*next_));
   } else {
-    bring(next);
+    bring(*next_);
   }
+}
+
+bool ValueGather::has_room_beside(const FlatLayer& layer, const FlatLayer& next) const {
+  return reads_files() ? store_.value_home()->has_room_for_both(index_of(layer), index_of(next))
+                       : store_.layout().fit_together(layer, next);
 }
 
 void ValueGather::open(int stage, size_t first) {
   if (store_.sharding().cuts_values()) {
-    bring_ahead(stage, first);
+    next_ = first == kNoLayer ? nullptr : &layer_of(stage, first);
+    bring_ahead();
   }
 }
 
 void ValueGather::close() {
+  next_ = nullptr;
   for (Place& place : places_) {
     wait(place.on_their_way);
     place.layer = nullptr;
@@ -116,12 +122,16 @@ void ValueGather::need(int stage, size_t layer, size_t next) {
   }
   bring(needed);
   wait(place_of(needed).on_their_way);
-  bring_ahead(stage, next);
+  next_ = next == kNoLayer ? nullptr : &layer_of(stage, next);
+  if (next_ != nullptr && has_room_beside(needed, *next_)) {
+    bring_ahead();
+  }
 }
 
 void ValueGather::done(int stage, size_t layer) {
-  if (store_.sharding().cuts_values()) {
+  if (store_.sharding().cuts_values() && next_ != &layer_of(stage, layer)) {
     place_of(layer_of(stage, layer)).layer = nullptr;
+    bring_ahead();  // for which there may have been no room
   }
 }
 

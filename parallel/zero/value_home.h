@@ -18,6 +18,10 @@ class ValueHome {
   bool reads_files() const { return home_->kind() == HomeKind::kFiles; }
   // A layer (its index in FlatLayout::layers) that will be brought or changed next: returns at once.
   void expect(size_t layer);
+  // Pure. Whether one layer's part may come from a file while the other's is being copied.
+  bool has_room_for_both(size_t layer, size_t other) const {
+    return chunk_of_layer_[layer] % slots_.size() != chunk_of_layer_[other] % slots_.size();
+  }
   // Stream-ordered; blocks the host until the disk has given it. This rank's part of a bucket, into `place` [n].
   void bring(const FlatBucket& bucket, TensorView place);
 
