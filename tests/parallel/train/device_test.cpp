@@ -182,6 +182,39 @@ TEST_P(OnDevice, OverlapGivesEqualBits) {
   }
 }
 
+// The same in windows of many passes: layers that stay from one pass to the next, or come for the next.
+TEST_P(OnDevice, OverlapInLongWindowsGivesEqualBits) {
+  TrainOptions options = model_xxs();
+  options.grad_reduce = "step";
+  const GridShape grid{1, 1, 2};
+  const TinySource source = source_of(options);
+  const RunTrace expected = run_steps(options, grid, source, 2, on_gpus(GetParam()));
+  options.zero_stage = 3;
+  options.overlap_grad_reduce = options.overlap_param_gather = true;
+  for (const char* schedule : {"1f1b", "gpipe"}) {
+    options.pipeline_schedule = schedule;
+    const RunTrace trace = run_steps(options, grid, source, 2, on_gpus(GetParam()));
+    EXPECT_TRUE(trace.same_bits(expected)) << schedule;
+    EXPECT_EQ(trace.weights, expected.weights) << schedule;
+  }
+}
+
+// Sums between groups of data ranks wait for those within beside the computation.
+TEST_P(OnDevice, OverlapOfInstancesGivesEqualBits) {
+  TrainOptions options = model_xxs();
+  options.num_distributed_optimizer_instances = 2;
+  const GridShape grid{1, 1, 4};
+  const TinySource source = source_of(options);
+  for (const auto& [stage, reduction] : {std::pair{1, "step"}, {2, "micro-batch"}}) {
+    options.zero_stage = stage;
+    options.grad_reduce = reduction;
+    options.overlap_grad_reduce = false;
+    const RunTrace expected = run_steps(options, grid, source, 2, on_gpus(GetParam()));
+    options.overlap_grad_reduce = true;
+    EXPECT_TRUE(run_steps(options, grid, source, 2, on_gpus(GetParam())).same_bits(expected)) << stage;
+  }
+}
+
 // What data ranks share out changes no bit, and a checkpoint puts it together again.
 TEST_P(OnDevice, SharedOutStateGivesEqualBits) {
   TrainOptions options = model_xxs();
@@ -268,6 +301,38 @@ TEST_P(OnDevice, NonFiniteStepAndTheOneBehindItChangeNothing) {
         training.executor.set_hooks({});
         EXPECT_TRUE(train_step(training, source).finite);
         EXPECT_NE(training.sync.values().hash_values(), before);
+      },
+      on_gpus(GetParam()));
+}
+
+// When the host learns of a bad gradient, those of the step behind it lie in its place: the search makes them again.
+TEST_P(OnDevice, ABadGradientIsNamedThoughAnotherStepFollowed) {
+  const GridShape grid{1, 2, 1};
+  const TrainOptions options = with_grid(model_xxs(), grid);
+  const TinySource source = source_of(options);
+  run_ranks(
+      grid.num_ranks(),
+      [&](RankContext& rank) {
+        Training training(rank, options);
+        EXPECT_TRUE(train_step(training, source).finite);
+        Buffer infinite = rank.device.allocate_host(sizeof(float), "test");
+        *reinterpret_cast<float*>(infinite.data()) = std::numeric_limits<float>::infinity();
+        const Parameter& parameter = *training.chunks.front()->layers().front()->parameters().front();
+        ExecutorHooks hooks;
+        hooks.on_gradients = [&](int stage, int microbatch, size_t layer) {
+          if (training.state.iteration == 1 && stage == 1 && microbatch == 0 && layer == 0) {
+            training.stream->copy(parameter.grad.data, infinite.data(), sizeof(float));
+          }
+        };
+        training.executor.set_hooks(hooks);
+        submit_step(training, source);  // step 2, with the fault
+        submit_step(training, source);  // step 3
+        const StepResult bad = take_result(training);
+        EXPECT_FALSE(bad.finite);
+        EXPECT_TRUE(std::isfinite(bad.loss));
+        const std::string where = find_non_finite(training, source);
+        EXPECT_NE(where.find("all activations are finite; rank 1 "), std::string::npos) << where;
+        EXPECT_NE(where.find("the gradient of h.1."), std::string::npos) << where;
       },
       on_gpus(GetParam()));
 }
