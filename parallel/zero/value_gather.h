@@ -4,6 +4,7 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "parallel/pipeline/param_sync.h"
@@ -45,6 +46,7 @@ class ValueGather {
   struct Place {
     const FlatLayer* layer = nullptr;
     std::vector<Work> on_their_way;
+    std::unique_ptr<Event> copied;  // where values are elsewhere: this rank's part is there
   };
   const FlatLayer& layer_of(int stage, size_t layer) const { return store_.layout().layer_of(stage, layer); }
   Place& place_of(const FlatLayer& layer) { return places_[layer.layer % 2]; }
@@ -54,6 +56,7 @@ class ValueGather {
   bool reads_files() const { return store_.value_home() != nullptr && store_.value_home()->reads_files(); }
   bool has_room_beside(const FlatLayer& layer, const FlatLayer& next) const;
   void wait(std::vector<Work>& works);
+  void wait(Place& place);
 
   const ProcessGrid& grid_;
   Stream& stream_;

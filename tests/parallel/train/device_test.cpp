@@ -142,6 +142,24 @@ TEST_P(OnDevice, OffloadedStateIsUpdatedByTheHost) {
   }
 }
 
+// The weights too: they come from the host or from files on a stream of their own, gathered or, of one data rank, not.
+TEST_P(OnDevice, OffloadedWeightsChangeNoBit) {
+  const ScratchDir scratch;
+  for (const GridShape& grid : {GridShape{1, 1, 1}, GridShape{1, 1, 2}}) {
+    TrainOptions options = model_xxs();
+    options.bf16 = true;
+    options.zero_stage = 3;
+    options.offload_optimizer_device = "cpu";
+    const RunTrace resident = run_steps(options, grid, source_of(options), 2, on_gpus(GetParam()));
+    options.overlap_param_gather = true;
+    options.offload_param_device = "cpu";
+    EXPECT_TRUE(run_steps(options, grid, source_of(options), 2, on_gpus(GetParam())).same_bits(resident));
+    options.offload_optimizer_device = options.offload_param_device = "nvme";
+    options.nvme_path = scratch.path().string();
+    EXPECT_TRUE(run_steps(options, grid, source_of(options), 2, on_gpus(GetParam())).same_bits(resident));
+  }
+}
+
 // Parts of the rows on each tensor rank: the CPU's run, and the same bits with activations that are made again.
 TEST_P(OnDevice, SequenceParallelTrainsLikeTheCpu) {
   TrainOptions options = model_xxs();
