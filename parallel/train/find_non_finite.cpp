@@ -63,8 +63,7 @@ std::string first_bad_gradient(const Training& training) {
 }  // namespace
 
 std::string find_non_finite(Training& training, const SampleSource& source) {
-  // Where another step was on its way already, the gradients are that one's, and only those of the second run are
-  // known.
+  // Where another step was on its way already, the gradients are that one's.
   const bool has_gradients = training.results.newest_step() == training.state.iteration + 1;
   const std::string of_the_step = has_gradients ? first_bad_gradient(training) : "";
   std::vector<Finding> found;

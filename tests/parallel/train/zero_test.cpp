@@ -317,6 +317,19 @@ TEST(FewZero, NonFiniteIsFound) {
       const std::string found = find_non_finite(training, source);
       EXPECT_NE(found.find("first on rank 3"), std::string::npos) << found;
       EXPECT_NE(found.find("micro-batch 1"), std::string::npos) << found;
+      // A gradient that is bad once only.
+      int times = 0;
+      hooks = {};
+      hooks.on_gradients = [&](int, int, size_t layer) {
+        if (rank.world.rank() == 3 && times++ == 0) {
+          training.chunks.front()->layers()[layer]->parameters().front()->grad.as<float>()[0] =
+              std::numeric_limits<float>::infinity();
+        }
+      };
+      training.executor.set_hooks(hooks);
+      EXPECT_FALSE(train_step(training, source).finite) << "stage " << stage;
+      const std::string once = find_non_finite(training, source);
+      EXPECT_NE(once.find("every activation and gradient finite; in the first, rank "), std::string::npos) << once;
       training.executor.set_hooks({});
       EXPECT_TRUE(train_step(training, source).finite);
     });
