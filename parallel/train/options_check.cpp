@@ -1,10 +1,6 @@
 // All that is checked of a set of options, and all that follows from the number of ranks.
-#include <fmt/ranges.h>
-
-#include <algorithm>
-
-#include "parallel/train/flags.h"
 #include "parallel/train/options_check.h"
+#include "parallel/train/flags.h"
 
 namespace ashlar {
 namespace {
@@ -12,16 +8,16 @@ namespace {
 // Ranges and choices again, for options that no parser has seen.
 void check_values(const TrainOptions& o, Problems& problems) {
   for (const Flag& flag : done_flags()) {
-    const std::string shown = shown_value(flag, o);
-    const std::string name = "--" + flag.name;
-    if (shown.empty()) {
-      continue;
+    const auto* list = std::get_if<std::vector<std::string> TrainOptions::*>(&flag.target);
+    for (const std::string& value : list ? o.**list : std::vector<std::string>{shown_value(flag, o)}) {
+      try {
+        if (!value.empty()) {
+          check_flag_value(flag, value, "--" + flag.name);
+        }
+      } catch (const Error& error) {
+        problems.add(error.what());
+      }
     }
-    const auto number = parse_real(shown);
-    problems.add_if(flag.range && !(number && in_range(*flag.range, *number)), "{} expects a number {}, got {}", name,
-                    flag.range ? range_text(*flag.range) : "", shown);
-    problems.add_if(!flag.choices.empty() && !std::ranges::count(flag.choices, shown), "{} expects one of {}, got {}",
-                    name, fmt::join(flag.choices, ", "), shown);
   }
 }
 
@@ -30,7 +26,7 @@ void check_values(const TrainOptions& o, Problems& problems) {
 void validate_options(const TrainOptions& options) {
   Problems values;
   check_values(options, values);
-  values.raise();  // the checks below divide by some of them
+  values.raise(options);  // the checks below divide by some of them
   Problems problems;
   check_model(options, problems);
   check_grid(options, problems);
@@ -43,7 +39,7 @@ void validate_options(const TrainOptions& options) {
   check_offload(options, problems);
   check_files_and_run(options, problems);
   check_faults(options, problems);
-  problems.raise();
+  problems.raise(options);
 }
 
 TrainOptions resolve_options(const TrainOptions& options, int world_size) {
@@ -64,10 +60,15 @@ TrainOptions resolve_options(const TrainOptions& options, int world_size) {
   if (o.vocab_size == 0 && o.tokenizer_type == "ByteTokenizer" && o.load_hf.empty()) {
     o.vocab_size = kByteVocabulary;
   }
-  resolve_grid(o, o.dry_run && o.world_size > 0 ? o.world_size : world_size);
-  resolve_batch(o);
-  resolve_length(o);
-  resolve_loss_scale(o);
+  try {
+    resolve_grid(o, o.dry_run && o.world_size > 0 ? o.world_size : world_size);
+    resolve_batch(o);
+    resolve_length(o);
+    resolve_loss_scale(o);
+    check_faults_of_world(o);
+  } catch (const Error& error) {
+    throw Error(error.code(), in_users_words(options, error.what()), error.place());
+  }
   return o;
 }
 

@@ -24,9 +24,10 @@ class Problems {
     }
   }
   void add(const std::string& line) { lines_.push_back(line); }
-  void raise() const {
+  // In the user's words.
+  void raise(const TrainOptions& options) const {
     if (!lines_.empty()) {
-      throw Error(ErrorCode::kUsage, fmt::format("{}", fmt::join(lines_, "\n")));
+      throw Error(ErrorCode::kUsage, in_users_words(options, fmt::format("{}", fmt::join(lines_, "\n"))));
     }
   }
 
@@ -54,6 +55,7 @@ void check_files_and_run(const TrainOptions& o, Problems& problems);
 void check_faults(const TrainOptions& o, Problems& problems);
 
 // Pure. Fill in what follows from the number of ranks, in this order. Throw Error(kUsage).
+void check_faults_of_world(const TrainOptions& o);   // of a resolved run
 void resolve_grid(TrainOptions& o, int world_size);  // data_parallel_size
 void resolve_batch(TrainOptions& o);
 void resolve_length(TrainOptions& o);

@@ -23,17 +23,44 @@ std::vector<double> split_parts(const std::string& split) {
   return parts;
 }
 
+std::vector<std::string> given_of_days(const TrainOptions& o) {
+  std::vector<std::string> flags;
+  for (const auto& [name, value] :
+       {std::pair("train-tokens", o.train_tokens), std::pair("peak-tflops", o.peak_tflops), std::pair("mfu", o.mfu)}) {
+    if (value > 0) {
+      flags.push_back(fmt::format("--{} {}", name, value));
+    }
+  }
+  return flags;
+}
+
+// The forms in which data was given.
+std::vector<std::string> given_sources(const TrainOptions& o) {
+  std::vector<std::string> flags;
+  const auto add = [&](bool given, const char* flag) {
+    if (given) {
+      flags.emplace_back(flag);
+    }
+  };
+  add(!o.data_path.empty(), "--data-path");
+  add(!o.train_data_path.empty(), "--train-data-path");
+  add(o.mock_data, "--mock-data");
+  return flags;
+}
+
 }  // namespace
 
 void check_data(const TrainOptions& o, Problems& problems) {
-  const int sources = !o.data_path.empty() + !o.train_data_path.empty() + o.mock_data;
-  problems.add_if(sources > 1,
-                  "the data is given more than once (--data-path, --train-data-path, --mock-data): give one of them");
-  problems.add_if(sources == 0 && !o.dry_run,
+  const std::vector<std::string> sources = given_sources(o);
+  problems.add_if(sources.size() > 1, "the data is given more than once ({}): give one of them",
+                  fmt::join(sources, ", "));
+  problems.add_if(sources.empty() && !o.dry_run,
                   "no data: give --data-path PREFIX (made by preprocess_data), "
                   "--train-data-path or --mock-data");
-  problems.add_if(!o.valid_data_path.empty() && o.train_data_path.empty(),
-                  "--valid-data-path needs --train-data-path (with --data-path, --split sets validation data aside)");
+  problems.add_if(
+      !o.valid_data_path.empty() && o.train_data_path.empty(),
+      "--valid-data-path needs --train-data-path; got {} (of --data-path --split sets validation data aside)",
+      sources.empty() ? "neither" : fmt::format("{}", fmt::join(sources, ", ")));
   problems.add_if(o.eval_interval > 0 && !o.train_data_path.empty() && o.valid_data_path.empty(),
                   "--eval-interval {} needs --valid-data-path beside --train-data-path", o.eval_interval);
   const std::vector<double> parts = split_parts(o.split);
@@ -57,8 +84,8 @@ void check_files_and_run(const TrainOptions& o, Problems& problems) {
                   o.world_size, o.world_size);
   problems.add_if((o.peak_tflops > 0) != (o.mfu > 0) || (o.train_tokens > 0 && o.mfu == 0),
                   "the days of a training need --peak-tflops X and --mfu X (and --train-tokens X, where --train-iters "
-                  "does not say how many); got --peak-tflops {}, --mfu {}",
-                  o.peak_tflops, o.mfu);
+                  "does not say how many); got {}",
+                  fmt::join(given_of_days(o), " "));
 }
 
 }  // namespace ashlar

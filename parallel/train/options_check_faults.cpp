@@ -5,6 +5,21 @@
 #include "parallel/train/options_check.h"
 
 namespace ashlar {
+namespace {
+
+std::vector<std::pair<std::string, std::string>> fault_flags(const TrainOptions& o) {
+  return {{"test-hang", o.test_hang},
+          {"test-nan", o.test_nan},
+          {"test-overflow", o.test_overflow},
+          {"test-write-fault", o.test_write_fault},
+          {"test-offload-fault", o.test_offload_fault}};
+}
+
+bool counts_steps(const std::string& flag) {
+  return flag == "test-hang" || flag == "test-nan" || flag == "test-overflow";
+}
+
+}  // namespace
 
 std::optional<TestPoint> parse_test_point(const std::string& flag, const std::string& text) {
   if (text.empty()) {
@@ -22,7 +37,7 @@ std::optional<TestPoint> parse_test_point(const std::string& flag, const std::st
     bool known = true;
     if (key == "rank" && natural && *number < 1'000'000) {
       point.rank = static_cast<int>(*number);
-    } else if (key == "step" && natural && (flag == "test-hang" || flag == "test-nan" || flag == "test-overflow")) {
+    } else if (key == "step" && natural && counts_steps(flag)) {
       point.step = *number;
     } else if (key == "point" && flag == "test-hang") {
       point.point = value;
@@ -39,31 +54,63 @@ std::optional<TestPoint> parse_test_point(const std::string& flag, const std::st
     }
     REQUIRE(known, ErrorCode::kUsage, "--{} expects {}, got '{}' ('{}' has no place there)", flag,
             find_flag(flag)->value, text, part);
+    REQUIRE(!std::ranges::count(seen, key), ErrorCode::kUsage, "--{} expects {}, got '{}' ({} stands there twice)",
+            flag, find_flag(flag)->value, text, key);
     seen.push_back(key);
     start = comma + 1;
   }
-  const bool in_step = flag == "test-nan" || flag == "test-overflow";
-  const std::vector<std::string> needed = flag == "test-hang" ? std::vector<std::string>{"rank", "step", "point"}
-                                          : in_step           ? std::vector<std::string>{"rank", "step"}
-                                                              : std::vector<std::string>{"rank", "bytes"};
+  const std::vector<std::string> needed = flag == "test-hang"  ? std::vector<std::string>{"rank", "step", "point"}
+                                          : counts_steps(flag) ? std::vector<std::string>{"rank", "step"}
+                                                               : std::vector<std::string>{"rank", "bytes"};
   for (const std::string& key : needed) {
-    REQUIRE(std::ranges::count(seen, key) == 1, ErrorCode::kUsage,
-            "--{} expects {}, got '{}' ({} must stand there once)", flag, find_flag(flag)->value, text, key);
+    REQUIRE(std::ranges::count(seen, key), ErrorCode::kUsage, "--{} expects {}, got '{}' ({} is missing)", flag,
+            find_flag(flag)->value, text, key);
   }
   return point;
 }
 
 void check_faults(const TrainOptions& o, Problems& problems) {
-  const std::pair<const char*, const std::string*> points[] = {{"test-hang", &o.test_hang},
-                                                               {"test-nan", &o.test_nan},
-                                                               {"test-overflow", &o.test_overflow},
-                                                               {"test-write-fault", &o.test_write_fault}};
-  for (const auto& [flag, text] : points) {
+  for (const auto& [flag, text] : fault_flags(o)) {
+    std::optional<TestPoint> point;
     try {
-      parse_test_point(flag, *text);
+      point = parse_test_point(flag, text);
     } catch (const Error& error) {
       problems.add(error.what());
     }
+    if (!point) {
+      continue;
+    }
+    // A fault that cannot come would make a run look as if it had stood the test.
+    problems.add_if(o.verify_layout > 0, "--{} does nothing with --verify-layout; leave one of them out", flag);
+    problems.add_if(counts_steps(flag) && point->step == 0, "--{} {}: the first step is 1; nearest legal value: step=1",
+                    flag, text);
+    problems.add_if(point->point == "receive" && o.pipeline_model_parallel_size == 1,
+                    "--{} {}: with --pipeline-model-parallel-size 1 no rank receives anything; nearest legal value: "
+                    "point=all-reduce",
+                    flag, text);
+    problems.add_if((point->point == "checkpoint" || flag == "test-write-fault") && o.save.empty(),
+                    "--{} {} needs --save DIR: without it no checkpoint is written", flag, text);
+    problems.add_if(
+        flag == "test-offload-fault" && o.offload_optimizer_device != "nvme" && o.offload_param_device != "nvme",
+        "--{} {} needs --offload-optimizer-device nvme: without it nothing goes to --nvme-path", flag, text);
+  }
+}
+
+void check_faults_of_world(const TrainOptions& o) {
+  // Where a run that goes on from a checkpoint begins, nobody knows yet.
+  const bool ends_early = o.exit_interval > 0 && o.load.empty() && o.exit_interval < o.train_iters;
+  const int64_t last_step = ends_early ? o.exit_interval : o.train_iters;
+  for (const auto& [flag, text] : fault_flags(o)) {
+    const std::optional<TestPoint> point = parse_test_point(flag, text);
+    if (!point) {
+      continue;
+    }
+    REQUIRE(point->rank < o.world_size, ErrorCode::kUsage,
+            "--{} {}: there is no rank {} among {} rank{}; nearest legal value: rank={}", flag, text, point->rank,
+            o.world_size, o.world_size == 1 ? "" : "s", o.world_size - 1);
+    REQUIRE(!counts_steps(flag) || last_step == 0 || point->step <= last_step, ErrorCode::kUsage,
+            "--{} {}: the run ends with step {} ({}); nearest legal value: step={}", flag, text, last_step,
+            ends_early ? "--exit-interval" : "--train-iters or --train-samples", last_step);
   }
 }
 

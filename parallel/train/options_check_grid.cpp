@@ -34,9 +34,9 @@ void check_grid(const TrainOptions& o, Problems& problems) {
       heads, t, divisors(heads), multiples_around(heads, t));
   const int64_t ffn = o.ffn_hidden_size > 0 ? o.ffn_hidden_size : 4 * width;
   problems.add_if(ffn > 0 && ffn % t != 0,
-                  "--ffn-hidden-size {} cannot be shared by --tensor-model-parallel-size {}; nearest legal "
+                  "--ffn-hidden-size {}{} cannot be shared by --tensor-model-parallel-size {}; nearest legal "
                   "--ffn-hidden-size: {}",
-                  ffn, t, multiples_around(ffn, t));
+                  ffn, o.ffn_hidden_size > 0 ? "" : " (4 x --hidden-size)", t, multiples_around(ffn, t));
   problems.add_if(
       o.sequence_parallel && t > 1 && o.seq_length % t != 0,
       "--sequence-parallel cannot share --seq-length {} among --tensor-model-parallel-size {} ranks; nearest "

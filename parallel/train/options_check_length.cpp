@@ -13,6 +13,42 @@ int64_t samples_to_steps(const char* flag, int64_t samples, int64_t global_batch
   return samples / global_batch_size;
 }
 
+// How the warm-up was given, before all of it is steps.
+struct WarmUp {
+  std::string flag = "lr-warmup-iters";
+  std::string value;
+
+  explicit WarmUp(const TrainOptions& o) : value(fmt::format("{}", o.lr_warmup_iters)) {
+    if (o.lr_warmup_samples > 0) {
+      flag = "lr-warmup-samples";
+      value = fmt::format("{}", o.lr_warmup_samples);
+    } else if (o.lr_warmup_fraction >= 0) {
+      flag = "lr-warmup-fraction";
+      value = fmt::format("{}", o.lr_warmup_fraction);
+    }
+  }
+  // The longest warm-up that leaves a step of so many.
+  std::string longest(int64_t steps, int64_t global_batch_size) const {
+    if (flag == "lr-warmup-samples") {
+      return fmt::format("{}", steps * global_batch_size - 1);
+    }
+    if (flag == "lr-warmup-fraction") {  // half a step is rounded up
+      return fmt::format("any below {}", (static_cast<double>(steps) - 0.5) / static_cast<double>(steps));
+    }
+    return fmt::format("{}", steps - 1);
+  }
+};
+
+// The flag that says where the decay ends.
+std::string decay_text(const TrainOptions& o) {
+  const auto text = [](const char* name, int64_t value) { return fmt::format("--{} {}", name, value); };
+  return o.lr_decay_samples > 0 ? text("lr-decay-samples", o.lr_decay_samples)
+         : o.lr_decay_iters > 0 ? text("lr-decay-iters", o.lr_decay_iters)
+         : o.train_samples > 0  ? text("train-samples", o.train_samples)
+         : o.train_iters > 0    ? text("train-iters", o.train_iters)
+                                : text("verify-layout", o.verify_layout);
+}
+
 }  // namespace
 
 void check_length_and_rate(const TrainOptions& o, Problems& problems) {
@@ -29,12 +65,21 @@ void check_length_and_rate(const TrainOptions& o, Problems& problems) {
   problems.add_if(o.lr_decay_iters > 0 && o.lr_decay_samples > 0,
                   "--lr-decay-iters {} and --lr-decay-samples {} are both given: give one of them", o.lr_decay_iters,
                   o.lr_decay_samples);
-  const int warmups = (o.lr_warmup_iters > 0) + (o.lr_warmup_samples > 0) + (o.lr_warmup_fraction >= 0);
-  problems.add_if(warmups > 1,
-                  "the warm-up is given more than once (--lr-warmup-iters {}, --lr-warmup-samples {}, "
-                  "--lr-warmup-fraction {}): give one of them",
-                  o.lr_warmup_iters, o.lr_warmup_samples,
-                  o.lr_warmup_fraction >= 0 ? fmt::format("{}", o.lr_warmup_fraction) : "not given");
+  problems.add_if(o.lr > 0 && o.lr_warmup_init > o.lr,
+                  "--lr-warmup-init {} is above --lr {}, to which the rate rises; nearest legal value: {}",
+                  o.lr_warmup_init, o.lr, o.lr);
+  std::vector<std::string> warmups;
+  if (o.lr_warmup_iters > 0) {
+    warmups.push_back(fmt::format("--lr-warmup-iters {}", o.lr_warmup_iters));
+  }
+  if (o.lr_warmup_samples > 0) {
+    warmups.push_back(fmt::format("--lr-warmup-samples {}", o.lr_warmup_samples));
+  }
+  if (o.lr_warmup_fraction >= 0) {
+    warmups.push_back(fmt::format("--lr-warmup-fraction {}", o.lr_warmup_fraction));
+  }
+  problems.add_if(warmups.size() > 1, "the warm-up is given more than once ({}): give one of them",
+                  fmt::join(warmups, ", "));
 }
 
 void resolve_batch(TrainOptions& o) {
@@ -43,9 +88,12 @@ void resolve_batch(TrainOptions& o) {
   }
   // Far beyond any memory, and small enough that no product of sizes wraps around.
   constexpr int64_t kMostSamples = int64_t{1} << 31;
-  REQUIRE(o.micro_batch_size <= kMostSamples && o.global_batch_size <= kMostSamples, ErrorCode::kUsage,
-          "--micro-batch-size {} and --global-batch-size {}: at most {} samples are possible", o.micro_batch_size,
-          o.global_batch_size, kMostSamples);
+  for (const auto& [flag, size] :
+       {std::pair("micro-batch-size", o.micro_batch_size), std::pair("global-batch-size", o.global_batch_size)}) {
+    REQUIRE(size <= kMostSamples, ErrorCode::kUsage,
+            "--{} {}: at most {} samples are possible; nearest legal value: {}", flag, size, kMostSamples,
+            kMostSamples);
+  }
   const int64_t unit = o.micro_batch_size * o.data_parallel_size;
   if (o.global_batch_size == 0) {
     o.global_batch_size = unit;
@@ -59,6 +107,8 @@ void resolve_batch(TrainOptions& o) {
 }
 
 void resolve_length(TrainOptions& o) {
+  const WarmUp warm_up(o);
+  const std::string decay = decay_text(o);
   if (o.global_batch_size > 0) {
     if (o.train_samples > 0) {
       o.train_iters = samples_to_steps("train-samples", o.train_samples, o.global_batch_size);
@@ -81,11 +131,13 @@ void resolve_length(TrainOptions& o) {
     o.lr_warmup_iters = std::llround(o.lr_warmup_fraction * static_cast<double>(o.lr_decay_iters));
     o.lr_warmup_fraction = -1;
   }
-  REQUIRE(o.lr_decay_style == "constant" || o.lr_decay_iters == 0 || o.lr_warmup_iters < o.lr_decay_iters,
-          ErrorCode::kUsage,
-          "the warm-up of {} steps (--lr-warmup-iters, -samples or -fraction) leaves nothing of the {} steps of decay "
-          "(--lr-decay-iters, by default --train-iters); nearest legal --lr-warmup-iters: {}",
-          o.lr_warmup_iters, o.lr_decay_iters, o.lr_decay_iters - 1);
+  REQUIRE(
+      o.lr_decay_style == "constant" || o.lr_decay_iters == 0 || o.lr_warmup_iters < o.lr_decay_iters,
+      ErrorCode::kUsage,
+      "the warm-up of {} steps (--{} {}) leaves nothing of the {} steps in which the rate falls ({}); nearest legal "
+      "--{}: {}",
+      o.lr_warmup_iters, warm_up.flag, warm_up.value, o.lr_decay_iters, decay, warm_up.flag,
+      warm_up.longest(o.lr_decay_iters, o.global_batch_size));
 }
 
 }  // namespace ashlar

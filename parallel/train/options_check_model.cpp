@@ -1,8 +1,22 @@
 // What is wrong with the sizes of a model.
+#include <algorithm>
+
 #include "kernels/attention.h"
 #include "parallel/train/options_check.h"
 
 namespace ashlar {
+namespace {
+
+// The least divisor of the width that leaves heads small enough.
+int64_t fewest_heads(int64_t width) {
+  int64_t heads = (width - 1) / kernels::kMaxHeadDim + 1;
+  while (width % heads != 0) {
+    ++heads;
+  }
+  return heads;
+}
+
+}  // namespace
 
 void check_model(const TrainOptions& o, Problems& problems) {
   // A dry run without any size only maps ranks; with one of them it plans a model, and that takes all.
@@ -22,12 +36,13 @@ void check_model(const TrainOptions& o, Problems& problems) {
                     width, heads, multiples_around(width, heads));
     problems.add_if(
         o.kv_channels > 0 && o.kv_channels * heads != width,
-        "--kv-channels {} is not supported yet: it must be --hidden-size {} / --num-attention-heads {} = {}",
-        o.kv_channels, width, heads, width / heads);
+        "--kv-channels {} is not supported yet: it must be --hidden-size {} / --num-attention-heads {}; nearest legal "
+        "value: {}",
+        o.kv_channels, width, heads, std::max<int64_t>(1, width / heads));
     problems.add_if(width % heads == 0 && width / heads > kernels::kMaxHeadDim,
                     "--hidden-size {} / --num-attention-heads {} gives {} values per head, attention takes at most {}; "
-                    "give at least {} heads",
-                    width, heads, width / heads, kernels::kMaxHeadDim, (width - 1) / kernels::kMaxHeadDim + 1);
+                    "nearest legal --num-attention-heads: {}",
+                    width, heads, width / heads, kernels::kMaxHeadDim, fewest_heads(width));
   }
   problems.add_if(o.max_position_embeddings > 0 && o.seq_length > o.max_position_embeddings,
                   "--seq-length {} is longer than --max-position-embeddings {}; nearest legal --seq-length: {}",

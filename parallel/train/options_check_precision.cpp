@@ -75,9 +75,12 @@ void check_loss_scale(const TrainOptions& o, Problems& problems) {
   const double initial = initial_loss_scale(o);
   const double least = o.min_loss_scale != 0 ? o.min_loss_scale : kDefaultMinLossScale;
   problems.add_if(o.loss_scale == 0 && least > initial,
-                  "--min-loss-scale {}{} is above the initial loss scale {} (--initial-loss-scale or "
-                  "--initial-scale-power); nearest legal --min-loss-scale: {}",
-                  least, o.min_loss_scale != 0 ? "" : ", the default,", initial, initial);
+                  "--min-loss-scale {}{} is above the first loss scale {} ({}); nearest legal --min-loss-scale: {}",
+                  least, o.min_loss_scale != 0 ? "" : ", the default,", initial,
+                  o.initial_scale_power      ? fmt::format("--initial-scale-power {}", *o.initial_scale_power)
+                  : o.initial_loss_scale > 0 ? "--initial-loss-scale"
+                                             : "the default of --initial-loss-scale",
+                  initial);
 }
 
 void resolve_loss_scale(TrainOptions& o) {

@@ -13,6 +13,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 TEST(SequenceParallel, NeedsALengthThatTheTensorSizeDivides) {
   const auto resolved = [](int64_t length, bool splits, int tensor_size) {
@@ -82,11 +83,45 @@ TEST(Layers, EmptyStagesAreRefused) {
   EXPECT_THAT(refusal([] { split_layers(3, 4); }),
               AllOf(HasSubstr("--pipeline-model-parallel-size 4"), HasSubstr("--num-layers 3"), HasSubstr(": 3")));
   EXPECT_THAT(refusal([] { split_layers(8, 4, 4, 3); }),
-              AllOf(HasSubstr("--decoder-first-pipeline-num-layers 4"), HasSubstr("at least 2 must be left")));
-  EXPECT_THAT(refusal([] { split_layers(8, 2, 4, 3); }), HasSubstr("must add up to --num-layers"));
+              AllOf(HasSubstr("--decoder-first-pipeline-num-layers 4 and --decoder-last-pipeline-num-layers 3 of "),
+                    HasSubstr("the 2 other stages need at least one layer each"),
+                    HasSubstr("nearest legal: --decoder-first-pipeline-num-layers 4 and "
+                              "--decoder-last-pipeline-num-layers 2")));
+  EXPECT_THAT(refusal([] { split_layers(8, 2, 4, 3); }),
+              AllOf(HasSubstr("must add up to --num-layers"), HasSubstr("--decoder-last-pipeline-num-layers 4")));
+  EXPECT_THAT(refusal([] { split_layers(8, 3, 8); }),
+              AllOf(HasSubstr("nearest legal: --decoder-first-pipeline-num-layers 6"), Not(HasSubstr("decoder-last"))));
+  EXPECT_THAT(refusal([] { split_layers(8, 2, {}, 9); }), HasSubstr("the other stage needs at least one layer"));
   EXPECT_THAT(refusal([] { split_layers(8, 1, 4); }), HasSubstr("--pipeline-model-parallel-size of at least 2"));
   EXPECT_THAT(resolve_refusal({"--pipeline-model-parallel-size", "9"}, 9),
               HasSubstr("more stages than --num-layers 8"));
+}
+
+// What a refused split calls the nearest legal one is legal.
+TEST(Layers, NearestLegalSplitsAreLegal) {
+  const auto number_behind = [](const std::string& text, const std::string& name) -> std::optional<int64_t> {
+    const size_t at = text.find(name, text.find("nearest legal: "));
+    return at == std::string::npos ? std::nullopt : std::optional<int64_t>(std::stoll(text.substr(at + name.size())));
+  };
+  int refused = 0;
+  for (int stages = 2; stages <= 5; ++stages) {
+    for (int64_t first = 0; first <= 12; ++first) {
+      for (int64_t last = 0; last <= 12; ++last) {  // 0: not given
+        const auto given = [](int64_t layers) { return layers > 0 ? std::optional(layers) : std::nullopt; };
+        try {
+          split_layers(8, stages, given(first), given(last));
+        } catch (const Error& error) {
+          ++refused;
+          const auto of_first = number_behind(error.what(), "--decoder-first-pipeline-num-layers ");
+          const auto of_last = number_behind(error.what(), "--decoder-last-pipeline-num-layers ");
+          EXPECT_EQ(of_first.has_value(), first > 0) << error.what();
+          EXPECT_EQ(of_last.has_value(), last > 0) << error.what();
+          EXPECT_NO_THROW(split_layers(8, stages, of_first, of_last)) << error.what();
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, 300);
 }
 
 // Case: interleaving does not exist yet, so it is refused by its own name before anything starts.

@@ -48,6 +48,18 @@ TEST(Train, LengthAndRate) {
               AllOf(HasSubstr("--train-iters 20"), HasSubstr("--train-samples 100")));
   EXPECT_THAT(resolve_refusal({"--min-lr", "0.01"}), AllOf(HasSubstr("--min-lr 0.01"), HasSubstr("--lr 0.001")));
   EXPECT_THAT(resolve_refusal({"--lr-warmup-iters", "20"}), HasSubstr("nearest legal --lr-warmup-iters: 19"));
+  EXPECT_THAT(resolve_refusal({"--lr-warmup-samples", "20", "--lr-decay-iters", "10"}),
+              AllOf(HasSubstr("--lr-warmup-samples 20"), HasSubstr("--lr-decay-iters 10"),
+                    HasSubstr("nearest legal --lr-warmup-samples: 19")));
+  EXPECT_NO_THROW(resolve_options(legal_options({"--lr-warmup-samples", "19", "--lr-decay-iters", "10"}), 1));
+  EXPECT_THAT(resolve_refusal({"--lr-warmup-fraction", "0.98"}),
+              AllOf(HasSubstr("--lr-warmup-fraction 0.98"), HasSubstr("--train-iters 20"),
+                    HasSubstr("nearest legal --lr-warmup-fraction: any below 0.975")));
+  EXPECT_NO_THROW(resolve_options(legal_options({"--lr-warmup-fraction", "0.974"}), 1));
+  EXPECT_THAT(resolve_refusal({"--lr-warmup-init", "0.01"}),
+              AllOf(HasSubstr("--lr-warmup-init 0.01 is above --lr 0.001"), HasSubstr("nearest legal value: 0.001")));
+  EXPECT_THAT(resolve_refusal({"--global-batch-size", "5000000000"}),
+              AllOf(HasSubstr("--global-batch-size 5000000000"), HasSubstr("nearest legal value: 2147483648")));
   EXPECT_THAT(resolve_refusal({"--lr-warmup-iters", "2", "--lr-warmup-fraction", "0.1"}), HasSubstr("more than once"));
   EXPECT_THAT(resolve_refusal({"--lr-decay-iters", "5", "--lr-decay-samples", "9"}), HasSubstr("give one of them"));
   EXPECT_NO_THROW(resolve_options(legal_options({"--lr-decay-style", "constant", "--lr-warmup-iters", "20"}), 1));

@@ -24,8 +24,33 @@ TEST(Recompute, NeedsWhatBelongsTogether) {
                               2),
               AllOf(HasSubstr("--recompute-num-layers 5 is more than the 4 layers of a stage"),
                     HasSubstr("--pipeline-model-parallel-size 2"), HasSubstr("nearest legal value: 4")));
+  EXPECT_THAT(
+      resolve_refusal({"--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers",
+                       "2", "--pipeline-model-parallel-size", "2", "--decoder-first-pipeline-num-layers", "1"},
+                      2),
+      AllOf(HasSubstr("is more than the 1 layer of a stage (--num-layers 8, --pipeline-model-parallel-size 2, "
+                      "--decoder-first-pipeline-num-layers 1)"),
+            HasSubstr("nearest legal value: 1")));
+  EXPECT_THAT(
+      resolve_refusal({"--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers",
+                       "4", "--pipeline-model-parallel-size", "2", "--decoder-last-pipeline-num-layers", "6"},
+                      2),
+      HasSubstr("--pipeline-model-parallel-size 2, --decoder-last-pipeline-num-layers 6)"));
+  EXPECT_THAT(
+      resolve_refusal({"--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers",
+                       "5", "--pipeline-model-parallel-size", "2", "--decoder-last-pipeline-num-layers", "4"},
+                      2),
+      HasSubstr("--pipeline-model-parallel-size 2);"))
+      << "the split is even";
   EXPECT_THAT(with({"--recompute-granularity", "full"}), HasSubstr("needs --recompute-method uniform or block"));
-  EXPECT_THAT(with({"--recompute-method", "block"}), HasSubstr("need --recompute-granularity full"));
+  EXPECT_THAT(with({"--recompute-method", "block"}),
+              HasSubstr("--recompute-method block needs --recompute-granularity full; got no --recompute-granularity"));
+  EXPECT_THAT(with({"--recompute-num-layers", "2", "--recompute-activations"}),
+              HasSubstr("--recompute-num-layers 2 needs --recompute-granularity full; got --recompute-activations; "
+                        "nearest legal value: 1"));
+  EXPECT_THAT(
+      with({"--recompute-modules", "mlp_act", "--recompute-granularity", "full", "--recompute-method", "block"}),
+      HasSubstr("needs --recompute-granularity selective; got --recompute-granularity full"));
   EXPECT_THAT(with({"--recompute-modules", "mlp_act"}), HasSubstr("needs --recompute-granularity selective"));
   EXPECT_THAT(with({"--recompute-granularity", "selective", "--recompute-modules", "mlp_atc"}),
               AllOf(HasSubstr("core_attn, layernorm, mlp_act"), HasSubstr("did you mean mlp_act?")));
@@ -50,13 +75,16 @@ TEST(Check, OffloadNeedsAPlaceAndAUse) {
               AllOf(HasSubstr("--nvme-path d"), HasSubstr("nearest legal value: --offload-optimizer-device nvme")));
   EXPECT_THAT(resolve_refusal({"--nvme-path", "d", "--offload-optimizer-device", "cpu"}),
               HasSubstr("nothing goes there"));
-  EXPECT_THAT(resolve_refusal({"--offload-optimizer-device", "cpu", "--device", "cpu"}),
-              AllOf(HasSubstr("in host memory already"), HasSubstr("nearest legal values: none, or nvme")));
-  EXPECT_THAT(resolve_refusal({"--optimizer-cpu-offload", "--device", "cpu"}), HasSubstr("in host memory already"));
+  EXPECT_THAT(
+      resolve_refusal({"--offload-optimizer-device", "cpu", "--device", "cpu"}),
+      AllOf(HasSubstr("in host memory already"), HasSubstr("leave it out, or give --offload-optimizer-device nvme")));
+  EXPECT_THAT(
+      resolve_refusal({"--optimizer-cpu-offload", "--device", "cpu"}),
+      HasSubstr("--optimizer-cpu-offload has no use with --device cpu: the optimizer's state is in host memory"));
+  EXPECT_THAT(resolve_refusal({"--optimizer-cpu-offload", "--nvme-path", "d"}),
+              HasSubstr("nothing goes there with --optimizer-cpu-offload"));
   EXPECT_THAT(resolve_refusal({"--optimizer-cpu-offload", "--offload-optimizer-device", "nvme", "--nvme-path", "d"}),
               AllOf(HasSubstr("contradict each other"), HasSubstr("give one")));
-  EXPECT_THAT(resolve_refusal({"--test-offload-fault", "rank=0,bytes=1"}),
-              HasSubstr("needs --offload-optimizer-device nvme"));
   EXPECT_THROW(legal_options({"--offload-optimizer-device", "disk"}), Error);
   const auto values = [](std::vector<std::string> further) {
     std::vector<std::string> flags{"--offload-param-device", "nvme"};
@@ -64,8 +92,8 @@ TEST(Check, OffloadNeedsAPlaceAndAUse) {
     return flags;
   };
   const std::vector<std::string> files{"--offload-optimizer-device", "nvme", "--nvme-path", "d"};
-  EXPECT_THAT(resolve_refusal(values(files)),
-              AllOf(HasSubstr("--offload-param-device nvme needs --zero-stage 3"), HasSubstr("found 0")));
+  EXPECT_THAT(resolve_refusal(values(files)), AllOf(HasSubstr("--offload-param-device nvme needs --zero-stage 3"),
+                                                    HasSubstr("found --zero-stage 0, the default")));
   EXPECT_THAT(resolve_refusal(values({"--zero-stage", "3"})),
               AllOf(HasSubstr("needs --offload-optimizer-device cpu or nvme beside it"),
                     HasSubstr("--offload-param-device nvme needs --nvme-path DIR")));
@@ -143,6 +171,14 @@ TEST(Check, WhatIsShardedIsSaidInOneLine) {
             "every micro-batch (1 a step); optimizer state in files; parameters in files");
 }
 
+// One wrong setting does not hide the others.
+TEST(Check, ContradictionsAreReportedTogether) {
+  EXPECT_THAT(resolve_refusal({"--zero-stage", "2", "--data-parallel-sharding-strategy", "optim",
+                               "--offload-param-device", "nvme", "--grad-reduce-in-bf16"}),
+              AllOf(HasSubstr("they are --zero-stage 2 and 1"), HasSubstr("needs --nvme-path DIR"),
+                    HasSubstr("--grad-reduce-in-bf16 needs --bf16")));
+}
+
 TEST(Check, NarrowGradients) {
   EXPECT_THAT(resolve_refusal({"--grad-reduce-in-bf16"}), HasSubstr("--grad-reduce-in-bf16 needs --bf16"));
   EXPECT_NO_THROW(legal_options({"--grad-reduce-in-bf16", "--bf16"}));
@@ -151,6 +187,9 @@ TEST(Check, NarrowGradients) {
 TEST(Check, InstancesOfTheOptimizer) {
   EXPECT_THAT(resolve_refusal({"--num-distributed-optimizer-instances", "2"}),
               AllOf(HasSubstr("needs --zero-stage of at least 1"), HasSubstr("nearest legal value: 1")));
+  EXPECT_THAT(
+      resolve_refusal({"--num-distributed-optimizer-instances", "2", "--data-parallel-sharding-strategy", "no_shard"}),
+      HasSubstr("with --data-parallel-sharding-strategy no_shard nothing is shared out"));
   const TrainOptions options = legal_options({"--zero-stage", "2", "--num-distributed-optimizer-instances", "4"});
   EXPECT_NO_THROW(resolve_options(options, 8));
   try {

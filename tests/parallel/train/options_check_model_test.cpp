@@ -34,10 +34,17 @@ TEST(Model, SizesMustDivide) {
               AllOf(HasSubstr("--hidden-size 50"), HasSubstr("--num-attention-heads 12"), HasSubstr("48 or 60")));
   o.hidden_size = 12 * 257;
   EXPECT_THAT(refusal([&] { validate_options(o); }),
-              AllOf(HasSubstr("257 values per head, attention takes at most 256"), HasSubstr("at least 13 heads")));
+              AllOf(HasSubstr("257 values per head, attention takes at most 256"),
+                    HasSubstr("nearest legal --num-attention-heads: 257")));
+  o.hidden_size = 12 * 512;
+  EXPECT_THAT(refusal([&] { validate_options(o); }), HasSubstr("nearest legal --num-attention-heads: 24"));
+  o.num_attention_heads = 24;
+  EXPECT_NO_THROW(validate_options(o));
+  o.num_attention_heads = 12;
   o.hidden_size = 12 * 256;
   EXPECT_NO_THROW(validate_options(o));
-  EXPECT_THAT(resolve_refusal({"--kv-channels", "8"}), AllOf(HasSubstr("--kv-channels 8"), HasSubstr("= 4")));
+  EXPECT_THAT(resolve_refusal({"--kv-channels", "8"}),
+              AllOf(HasSubstr("--kv-channels 8"), HasSubstr("nearest legal value: 4")));
   EXPECT_THAT(resolve_refusal({"--max-position-embeddings", "8"}),
               AllOf(HasSubstr("--seq-length 16"), HasSubstr("--max-position-embeddings 8")));
   EXPECT_THAT(resolve_refusal({"--vocab-size", "256"}), HasSubstr("nearest legal value: 257"));

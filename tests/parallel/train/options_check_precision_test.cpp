@@ -75,9 +75,11 @@ TEST(Check, LossScaleFlagsMustFitTogether) {
               AllOf(HasSubstr("--loss-scale 128 is a static scale"), HasSubstr("--hysteresis 2"),
                     HasSubstr("--initial-scale-power 9"), HasSubstr("leave out")));
   EXPECT_THAT(resolve_refusal({"--fp16", "--initial-loss-scale", "128", "--min-loss-scale", "256"}),
-              AllOf(HasSubstr("--min-loss-scale 256 is above"), HasSubstr("nearest legal --min-loss-scale: 128")));
+              AllOf(HasSubstr("--min-loss-scale 256 is above the first loss scale 128 (--initial-loss-scale)"),
+                    HasSubstr("nearest legal --min-loss-scale: 128")));
   EXPECT_THAT(resolve_refusal({"--fp16", "--initial-scale-power", "-3"}),
-              AllOf(HasSubstr("--min-loss-scale 1, the default,"), HasSubstr("nearest legal --min-loss-scale: 0.125")));
+              AllOf(HasSubstr("--min-loss-scale 1, the default,"), HasSubstr("(--initial-scale-power -3)"),
+                    HasSubstr("nearest legal --min-loss-scale: 0.125")));
   EXPECT_THAT(resolve_refusal({"--fp16", "--initial-scale-power", "3", "--initial-loss-scale", "8"}),
               HasSubstr("two names for one setting"));
 }

@@ -1,5 +1,6 @@
 // From words to options: names, values, repeats.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
 #include "parallel/train/flags.h"
@@ -25,6 +26,44 @@ TEST(Parse, ListsTakeWordsUpToTheNextFlag) {
   const TrainOptions o = legal_options({"--train-data-path", "a", "b", "c", "--seed", "5"});
   EXPECT_THAT(o.train_data_path, testing::ElementsAre("a", "b", "c"));
   EXPECT_EQ(o.seed, 5);
+}
+
+// Every list: no entry may be blank; of a list of names each may stand there once; files may, and notes say what that
+// means.
+TEST(Parse, ListsHaveNoBlankAndNoRepeatedEntries) {
+  int lists = 0;
+  for (const Flag& flag : all_flags()) {
+    if (!flag.is_list()) {
+      continue;
+    }
+    ++lists;
+    const std::string name = "--" + flag.name, good = flag.choices.empty() ? "a" : flag.choices[0];
+    for (const char* blank : {"", " ", "\t"}) {
+      EXPECT_THAT(
+          refusal([&] {
+            parse_train_options({name, good, blank});
+          }),
+          AllOf(HasSubstr(name + " needs a value ("), HasSubstr(blank[0] ? "got a blank one" : "got an empty one")));
+    }
+    if (flag.status != FlagStatus::kDone) {
+      continue;
+    }
+    if (flag.choices.empty()) {
+      EXPECT_THAT(parse_train_options({name, good, "b", good}).notes,
+                  Contains(HasSubstr(name + " has a 2 times: so often its samples are read")));
+      EXPECT_TRUE(parse_train_options({name, "0.5", "a", "0.5", "b"}).notes.empty()) << "weights may be equal";
+    } else {
+      EXPECT_THAT(refusal([&] {
+                    parse_train_options({name, good, flag.choices[1], good});
+                  }),
+                  HasSubstr(name + " has " + good + " more than once"));
+      EXPECT_THAT(refusal([&] {
+                    parse_train_options({name, good, "nonsense"});
+                  }),
+                  HasSubstr(fmt::format("{} expects some of {}", name, fmt::join(flag.choices, ", "))));
+    }
+  }
+  EXPECT_GE(lists, 5);
 }
 
 TEST(Parse, UnknownFlagsGetASuggestion) {
@@ -62,6 +101,11 @@ TEST(Parse, ValuesOfTheWrongKind) {
               HasSubstr("--seed needs a value (N), but --mock-data follows it"));
   EXPECT_THAT(parse_refusal({"--data-path"}), HasSubstr("--data-path needs a value"));
   EXPECT_THAT(parse_refusal({"--save="}), HasSubstr("--save"));
+  EXPECT_THAT(parse_refusal({"--save", " "}), HasSubstr("--save needs a value (DIR), got a blank one (' ')"));
+  EXPECT_THAT(parse_refusal({"--zero-stage", "4"}), HasSubstr("nearest legal value: 3"));
+  EXPECT_THAT(parse_refusal({"--train-samples", "1e6"}), HasSubstr("nearest legal value: 1000000"));
+  EXPECT_THAT(parse_refusal({"--hysteresis", "2.5"}), HasSubstr("nearest legal values: 2 and 3"));
+  EXPECT_THAT(parse_refusal({"--hysteresis", "0.5"}), HasSubstr("nearest legal value: 1"));
   EXPECT_THAT(parse_refusal({"--eod-mask-loss=maybe"}), HasSubstr("--eod-mask-loss is a switch"));
   EXPECT_THAT(parse_refusal({"--optimizer", "adma"}),
               HasSubstr("--optimizer expects one of adam, sgd; got 'adma'; did you mean adam?"));
