@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <optional>
 #include <utility>
 
@@ -94,6 +95,31 @@ SettingValues parts_of_rows_from(const TrainOptions& options) {
   return setting;
 }
 
+SettingValues groups_from(const TrainOptions& options) {
+  SettingValues setting(1);
+  if (options.num_distributed_optimizer_instances > 1) {
+    setting.push_back({"--num-distributed-optimizer-instances 1", 4,
+                       [](TrainOptions& o) { o.num_distributed_optimizer_instances = 1; }});
+  }
+  return setting;
+}
+
+SettingValues reductions_from(const TrainOptions& options) {
+  SettingValues setting(1);
+  if (options.grad_reduce == "step") {
+    setting.push_back({"--grad-reduce micro-batch", 5, [](TrainOptions& o) { o.grad_reduce = "micro-batch"; }});
+  }
+  return setting;
+}
+
+SettingValues sums_from(const TrainOptions& options) {
+  SettingValues setting(1);
+  if (options.grad_reduce_in_bf16) {
+    setting.push_back({"", 3, [](TrainOptions& o) { o.grad_reduce_in_bf16 = false; }, {"--grad-reduce-in-bf16"}});
+  }
+  return setting;
+}
+
 SettingValues homes_from(const TrainOptions& options, DeviceKind device) {
   SettingValues setting(1);
   const std::string now = offload_optimizer_of(options);
@@ -122,6 +148,7 @@ SettingValues homes_from(const TrainOptions& options, DeviceKind device) {
 std::vector<SettingValues> settings_from(const TrainOptions& options, DeviceKind device) {
   return {schedules_from(options),      zero_stages_from(options),   parts_of_rows_from(options),
           recomputations_from(options), micro_batches_from(options), precisions_from(options),
+          groups_from(options),         reductions_from(options),    sums_from(options),
           homes_from(options, device)};
 }
 
@@ -137,9 +164,14 @@ std::vector<GridChoice> grids_from(const TrainOptions& options) {
       }
     }
   }
-  for (int t = 1; t <= kMostGrowth; t *= 2) {
-    for (int p = 1; t * p <= kMostGrowth; p *= 2) {
-      more.push_back({tensor * t, pipeline * p, world_size * t * p});
+  // Tensor sizes that divide the heads; stages of as many layers each, or powers of two as often as they were.
+  const auto divides = [](int64_t size, int64_t whole) { return size <= whole && whole % size == 0; };
+  for (int t = 1; t <= kMostGrowth; ++t) {
+    for (int p = 1; t * p <= kMostGrowth; ++p) {
+      const bool is_even = divides(int64_t{pipeline} * p, options.num_layers) || std::has_single_bit(unsigned(p));
+      if (divides(int64_t{tensor} * t, options.num_attention_heads) && is_even) {
+        more.push_back({tensor * t, pipeline * p, world_size * t * p});
+      }
     }
   }
   const auto size = [](const GridChoice& grid) { return std::pair(grid.tensor * grid.pipeline, grid.tensor); };

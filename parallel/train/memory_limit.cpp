@@ -1,6 +1,7 @@
 #include "parallel/train/memory_limit.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <tuple>
@@ -76,12 +77,14 @@ class Search {
     return bytes <= limit_bytes_ ? std::optional(bytes) : std::nullopt;
   }
 
-  // Most grids are out of the question. A look at those candidates says so whose every setting is as it is or at its
-  // end, where it takes least: half of what takes less of one kind takes more of another.
+  // Most grids are out of the question, which a look at some candidates says: of a setting of many values (sizes, which
+  // take least at their end) those where it is as it is or at its end. What a few values take depends on each other.
   bool can_fit(const std::vector<Candidate>& candidates, const GridChoice& grid) {
     return std::ranges::any_of(candidates, [&](const Candidate& at) {
       for (size_t setting = 0; setting < at.size(); ++setting) {
-        if (at[setting] != 0 && at[setting] + 1 != settings_[setting].size()) {
+        constexpr size_t kFewValues = 4;
+        const size_t count = settings_[setting].size();
+        if (count > kFewValues && at[setting] != 0 && at[setting] + 1 != count) {
           return false;
         }
       }
@@ -119,8 +122,8 @@ class Search {
   std::string flags_of(const Candidate& at, const GridChoice& grid) const {
     std::vector<std::string> flags;
     for (size_t setting = 0; setting < at.size(); ++setting) {
-      if (at[setting] > 0) {
-        flags.push_back(settings_[setting][at[setting]].flags);
+      if (const std::string& text = settings_[setting][at[setting]].flags; !text.empty()) {
+        flags.push_back(text);
       }
     }
     if (grid.tensor != options_.tensor_model_parallel_size) {
@@ -151,6 +154,17 @@ class Search {
 
 }  // namespace
 
+std::string MemoryChange::text() const {
+  std::vector<std::string> parts;
+  if (!flags.empty()) {
+    parts.push_back(flags);
+  }
+  if (!left_out.empty()) {
+    parts.push_back(fmt::format("without {}", fmt::join(left_out, " ")));
+  }
+  return fmt::format("{}", fmt::join(parts, " "));
+}
+
 std::optional<MemoryChange> cheapest_fit(const TrainOptions& options, const DeviceRequest& device,
                                          int64_t limit_bytes) {
   return Search(options, device, limit_bytes).run();
@@ -160,7 +174,7 @@ void check_memory_limit(const TrainOptions& options, const DeviceRequest& device
   if (options.memory_limit_gb == 0) {
     return;
   }
-  const auto limit_bytes = static_cast<int64_t>(options.memory_limit_gb * kBytesOfGb);
+  const auto limit_bytes = std::llround(options.memory_limit_gb * kBytesOfGb);
   const RunShape shape = run_shape_of(options, device);
   const std::vector<RankMemory> stages = plan_memory(shape);
   const size_t stage = fullest_stage(stages, shape.device);
@@ -171,22 +185,19 @@ void check_memory_limit(const TrainOptions& options, const DeviceRequest& device
   }
   const auto change = cheapest_fit(options, device, limit_bytes);
   const LargestItem largest = largest_item(memory, shape.device);
-  throw Error(
-      ErrorCode::kUsage,
-      fmt::format(
-          "--memory-limit-gb {}: a rank of stage {} needs {}{}\n{}largest item: {}, {} on stage {}\n{}",
-          options.memory_limit_gb, stage, memory_text(needed),
-          needed > memory.total() ? ", with what lies in host memory" : "",
-          table == TableIs::kNew ? memory_table(shape, stages) : std::string(), largest.name,
-          memory_text(largest.bytes), stage,
-          change ? fmt::format(
-                       "cheapest change that fits: {}{} (then {})", change->flags,
-                       change->left_out.empty() ? "" : fmt::format(" without {}", fmt::join(change->left_out, " ")),
-                       memory_text(change->bytes))
-                 : fmt::format("no change of --pipeline-schedule, --zero-stage, --sequence-parallel, "
-                               "--recompute-granularity, --micro-batch-size, --bf16, --offload-optimizer-device and "
-                               "the grid, on up to {} times as many ranks, fits",
-                               kMostGrowth)));
+  throw Error(ErrorCode::kUsage,
+              fmt::format("--memory-limit-gb {}: a rank of stage {} needs {}{}\n{}largest item: {}, {} on stage {}\n{}",
+                          options.memory_limit_gb, stage, memory_text(needed),
+                          needed > memory.total() ? ", with what lies in host memory" : "",
+                          table == TableIs::kNew ? memory_table(shape, stages) : std::string(), largest.name,
+                          memory_text(largest.bytes), stage,
+                          change ? fmt::format("cheapest change that fits: {} (then {})", change->text(),
+                                               memory_text(change->bytes))
+                                 : fmt::format("no change of --pipeline-schedule, --zero-stage, --sequence-parallel, "
+                                               "--recompute-granularity, --micro-batch-size, --bf16, --grad-reduce, "
+                                               "--num-distributed-optimizer-instances, --offload-optimizer-device and "
+                                               "of the tensor and pipeline sizes, up to {} times theirs, fits",
+                                               kMostGrowth)));
 }
 
 }  // namespace ashlar
