@@ -75,12 +75,33 @@ TrainOptions options_from_json(const nlohmann::json& json) {
   return options;
 }
 
+// A setting as a user of these options types it.
+struct Typed {
+  std::string value;
+  std::string advice;
+};
+
+Typed typed(const std::string& flag, const nlohmann::json& value, const TrainOptions& options) {
+  if (value.is_boolean()) {
+    return value.get<bool>() ? Typed{"on", "give --" + flag} : Typed{"off", "leave --" + flag + " out"};
+  }
+  std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  if (flag == "vocab-size" && options.tokenizer_type == "NullTokenizer" && options.load_hf.empty()) {
+    text = fmt::format("{}", value.get<int64_t>() - 1);  // the id that ends documents is not counted there
+  }
+  return {text, fmt::format("give --{} {}", flag, text)};
+}
+
 void compare_settings(const Training& training, const nlohmann::json& saved, const std::string& directory) {
   const nlohmann::json now = options_json(training.options);
   for (const char* flag : kModelFlags) {
-    REQUIRE(!saved.contains(flag) || !now.contains(flag) || saved[flag] == now[flag], ErrorCode::kCheckpoint,
-            "--load {}: --{} is {} here, but the checkpoint was written with {}; give --{} {} or another --load",
-            directory, flag, now[flag].dump(), saved[flag].dump(), flag, saved[flag].dump());
+    if (saved.contains(flag) && now.contains(flag) && saved[flag] != now[flag]) {
+      const Typed was = typed(flag, saved[flag], training.options);
+      throw Error(ErrorCode::kCheckpoint,
+                  fmt::format("--load {}: --{} is {} here, but the checkpoint was written with {}; {}, or another "
+                              "--load",
+                              directory, flag, typed(flag, now[flag], training.options).value, was.value, was.advice));
+    }
   }
   if (training.rank.world.rank() != 0) {
     return;
@@ -88,7 +109,8 @@ void compare_settings(const Training& training, const nlohmann::json& saved, con
   const auto compare = [&](const char* flag) {
     if (saved.contains(flag) && now.contains(flag) && saved[flag] != now[flag]) {
       training.rank.log.warning("--load {}: --{} was {}, is {} now; losses will differ from an uninterrupted run",
-                                directory, flag, saved[flag].dump(), now[flag].dump());
+                                directory, flag, typed(flag, saved[flag], training.options).value,
+                                typed(flag, now[flag], training.options).value);
     }
   };
   for (const char* flag : kTrainingFlags) {
