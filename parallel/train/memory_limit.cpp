@@ -1,6 +1,7 @@
 #include "parallel/train/memory_limit.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <map>
@@ -69,20 +70,43 @@ class Search {
       return std::nullopt;
     }
     const RunShape shape = run_shape_of(*options, device_);
-    if (least_memory(shape) > limit_bytes_) {
+    if (least_of(shape) > limit_bytes_) {
       return std::nullopt;
     }
-    const std::vector<RankMemory> stages = plan_memory(shape, slots_of(shape));
-    const int64_t bytes = stages[fullest_stage(stages, shape.device)].limited(shape.device);
+    // What a micro-batch alone does not fit into needs no walk over a schedule, which takes longest here.
+    const std::vector<SlotCounts> one_each(static_cast<size_t>(shape.grid.pipeline), SlotCounts{.activations = 1});
+    if (fullest_bytes(shape, one_each) > limit_bytes_) {
+      return std::nullopt;
+    }
+    const int64_t bytes = fullest_bytes(shape, slots_of(shape));
     return bytes <= limit_bytes_ ? std::optional(bytes) : std::nullopt;
   }
 
+  static int64_t fullest_bytes(const RunShape& shape, const std::vector<SlotCounts>& slots) {
+    const std::vector<RankMemory> stages = plan_memory(shape, slots);
+    return stages[fullest_stage(stages, shape.device)].limited(shape.device);
+  }
+
+  // Asked again for every other micro-batch, schedule and recomputation.
+  int64_t least_of(const RunShape& shape) {
+    const Sharding& sharding = shape.sharding;
+    const auto [found, is_new] =
+        least_.try_emplace({shape.grid.tensor, shape.grid.pipeline, shape.grid.data,
+                            static_cast<int>(shape.config.dtype), sharding.zero_stage, sharding.num_shards,
+                            sharding.each_microbatch, sharding.grads_in_bf16, static_cast<int>(shape.offload.state)},
+                           0);
+    if (is_new) {
+      found->second = least_memory(shape);
+    }
+    return found->second;
+  }
+
   // Most grids are out of the question, which a look at some candidates says: of a setting of many values (sizes, which
-  // take least at their end) those where it is as it is or at its end. What a few values take depends on each other.
+  // take least at their end) those where it is as it is or at its end. Full recomputation can take more than selective.
   bool can_fit(const std::vector<Candidate>& candidates, const GridChoice& grid) {
     return std::ranges::any_of(candidates, [&](const Candidate& at) {
       for (size_t setting = 0; setting < at.size(); ++setting) {
-        constexpr size_t kFewValues = 4;
+        constexpr size_t kFewValues = 3;
         const size_t count = settings_[setting].size();
         if (count > kFewValues && at[setting] != 0 && at[setting] + 1 != count) {
           return false;
@@ -150,6 +174,7 @@ class Search {
   int64_t limit_bytes_;
   std::vector<SettingValues> settings_;
   std::map<std::tuple<std::string, int, int>, std::vector<SlotCounts>> slots_;
+  std::map<std::array<int, 9>, int64_t> least_;
 };
 
 }  // namespace
