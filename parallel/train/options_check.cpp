@@ -275,8 +275,15 @@ void check_offload(const TrainOptions& o, Problems& problems) {
       device == "cpu" && o.device == "cpu",
       "--offload-optimizer-device cpu has no use with --device cpu: the optimizer's state is in host memory "
       "already; nearest legal values: none, or nvme with --nvme-path DIR");
-  problems.add_if(!o.test_offload_fault.empty() && device != "nvme",
-                  "--test-offload-fault {} needs --offload-optimizer-device nvme", o.test_offload_fault);
+  try {
+    const std::optional<TestPoint> fault = parse_test_point("test-offload-fault", o.test_offload_fault);
+    const bool of_values = fault && fault->file == "param";
+    problems.add_if(fault && (of_values ? values : device) != "nvme",
+                    "--test-offload-fault {} needs --offload-{}-device nvme", o.test_offload_fault,
+                    of_values ? "param" : "optimizer");
+  } catch (const Error& error) {
+    problems.add(error.what());
+  }
 }
 
 void check_device(const TrainOptions& o, Problems& problems) {

@@ -155,6 +155,9 @@ std::optional<TestPoint> parse_test_point(const std::string& flag, const std::st
       known = !value.empty();
     } else if (key == "bytes" && natural && (flag == "test-write-fault" || flag == "test-offload-fault")) {
       point.bytes = *number;
+    } else if (key == "file" && flag == "test-offload-fault") {
+      point.file = value;
+      known = value == "optimizer" || value == "param";
     } else if (key == "kill" && (value == "0" || value == "1") && flag == "test-write-fault") {
       point.kill = value == "1";
     } else {

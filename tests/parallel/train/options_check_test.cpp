@@ -151,6 +151,7 @@ TEST(Check, OffloadNeedsAPlaceAndAUse) {
               AllOf(HasSubstr("contradict each other"), HasSubstr("give one")));
   EXPECT_THAT(resolve_refusal({"--test-offload-fault", "rank=0,bytes=1"}),
               HasSubstr("needs --offload-optimizer-device nvme"));
+  EXPECT_THAT(resolve_refusal({"--test-offload-fault", "rank=0,bytes=1,file=x"}), HasSubstr("[,file=F]"));
   EXPECT_THROW(legal_options({"--offload-optimizer-device", "disk"}), Error);
   const auto values = [](std::vector<std::string> further) {
     std::vector<std::string> flags{"--offload-param-device", "nvme"};
@@ -158,6 +159,12 @@ TEST(Check, OffloadNeedsAPlaceAndAUse) {
     return flags;
   };
   const std::vector<std::string> files{"--offload-optimizer-device", "nvme", "--nvme-path", "d"};
+  const auto on_gpu = [&](const char* fault) {  // the weights' disk is the only one
+    return legal_options(values(
+        {"--offload-optimizer-device", "cpu", "--nvme-path", "d", "--zero-stage", "3", "--test-offload-fault", fault}));
+  };
+  EXPECT_NO_THROW(resolve_options(on_gpu("rank=0,bytes=1,file=param"), 1));
+  EXPECT_THROW(resolve_options(on_gpu("rank=0,bytes=1"), 1), Error);
   EXPECT_THAT(resolve_refusal(values(files)),
               AllOf(HasSubstr("--offload-param-device nvme needs --zero-stage 3"), HasSubstr("found 0")));
   EXPECT_THAT(resolve_refusal(values({"--zero-stage", "3"})),
@@ -534,6 +541,12 @@ TEST(TestPoints, AreReadAndChecked) {
   const auto offload = parse_test_point("test-offload-fault", "rank=1,bytes=4096");
   EXPECT_EQ(offload->rank, 1);
   EXPECT_EQ(offload->bytes, 4096);
+  EXPECT_EQ(offload->file, "");
+  EXPECT_EQ(parse_test_point("test-offload-fault", "rank=1,bytes=1,file=param")->file, "param");
+  EXPECT_EQ(parse_test_point("test-offload-fault", "rank=1,bytes=1,file=optimizer")->file, "optimizer");
+  EXPECT_THAT(refusal([] { parse_test_point("test-offload-fault", "rank=1,bytes=1,file=x"); }), HasSubstr("no place"));
+  EXPECT_THAT(refusal([] { parse_test_point("test-write-fault", "rank=1,bytes=1,file=param"); }),
+              HasSubstr("no place"));
   EXPECT_THAT(refusal([] { parse_test_point("test-offload-fault", "rank=1,bytes=1,kill=1"); }), HasSubstr("no place"));
   EXPECT_FALSE(parse_test_point("test-nan", ""));
   for (const char* wrong : {"rank=3", "rank=3,step=x,point=receive", "rank=3,step=2,point=lunch",
