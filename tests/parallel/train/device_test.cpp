@@ -11,11 +11,9 @@
 
 #include "kernels/prepare.h"
 #include "parallel/train/test_faults.h"
-#include "parallel/train/train_checkpoint.h"
 #include "parallel/train/verify_layout.h"
 #include "tests/emulation/bridge/played_machine.h"
-#include "tests/parallel/train/run_trace.h"
-#include "tests/support/scratch_dir.h"
+#include "tests/parallel/train/offload_support.h"
 
 namespace ashlar {
 namespace {
@@ -139,6 +137,49 @@ TEST_P(OnDevice, OffloadedStateIsUpdatedByTheHost) {
     options.nvme_path = scratch.path().string();
     options.overlap_param_gather = true;
     EXPECT_TRUE(run_steps(options, grid, source_of(options), 2, on_gpus(GetParam()), hooks).same_bits(host));
+  }
+}
+
+// Weights beside a GPU too: the bits of the run whose state alone is there, whichever home, overlapped or not.
+TEST_P(OnDevice, OffloadedWeightsGiveEqualBits) {
+  const ScratchDir scratch;
+  for (const bool bf16 : {false, true}) {
+    TrainOptions options = model_xxs();
+    options.bf16 = bf16;
+    options.zero_stage = 3;
+    options.offload_optimizer_device = "cpu";
+    const GridShape grid{1, bf16 ? 2 : 1, 2};
+    const RunTrace on_gpu = run_steps(options, grid, source_of(options), 2, on_gpus(GetParam()));
+    for (const auto& [state, weights] : {std::pair{"cpu", "cpu"}, {"cpu", "nvme"}, {"nvme", "cpu"}, {"nvme", "nvme"}}) {
+      const std::string where = fmt::format("{} state {} weights {}", bf16 ? "bf16" : "fp32", state, weights);
+      TrainOptions elsewhere = options;
+      elsewhere.offload_optimizer_device = state;
+      elsewhere.offload_param_device = weights;
+      const bool files = where.find("nvme") != std::string::npos;
+      elsewhere.nvme_path = files ? scratch.path().string() : "";
+      elsewhere.overlap_param_gather = files;
+      RunHooks hooks;
+      hooks.prepare = [&](Training& training) {
+        ASSERT_NE(training.store.value_home(), nullptr);
+        EXPECT_EQ(training.store.value_home()->reads_files(), elsewhere.offload_param_device == "nvme") << where;
+        EXPECT_EQ(training.rank.device.memory_uses(MemoryKind::kDevice).of(MemoryItem::kParameters).now, 0) << where;
+      };
+      const RunTrace trace = run_steps(elsewhere, grid, source_of(options), 2, on_gpus(GetParam()), hooks);
+      EXPECT_TRUE(trace.same_bits(on_gpu)) << where;
+      EXPECT_EQ(trace.weights, on_gpu.weights) << where;
+    }
+  }
+}
+
+// State in host memory and weights in a file, so that their disk is the only one.
+TEST_P(OnDevice, DiskOfWeightsThatFailsEndsTheJobAtOnce) {
+  const ScratchDir scratch;
+  TrainOptions options = with_weights_in_files(model_xxs(), scratch);
+  options.offload_optimizer_device = "cpu";
+  const int64_t bytes = file_bytes(with_grid(options, {1, 1, 2}), 1, on_gpus(GetParam())).weights;
+  for (const auto& [written, stand] : {std::pair{2 * bytes, "UPDATE"}, {2 * bytes - 1, "0F0"}}) {
+    options.test_offload_fault = fmt::format("rank=1,bytes={},file=param", written);
+    EXPECT_THAT(expect_failed_disk_ends_job(options, on_gpus(GetParam())), testing::HasSubstr(stand));
   }
 }
 
