@@ -141,6 +141,7 @@ int run_training(RankContext& rank, const TrainOptions& options) {
     report.saved(options.save_hf, training.state.iteration);
   }
   finish_state(training);
+  faults.warn_of_what_did_not_come(training);
   report.finish(stop_signal, saved_iteration);
   return 0;
 }
@@ -164,6 +165,18 @@ int run_verify_layout(RankContext& rank, const TrainOptions& options) {
   return 0;
 }
 
+int run(RankContext& rank, const TrainOptions& given) {
+  if (given.dry_run) {
+    return dry_run(rank, given);
+  }
+  const TrainOptions options = resolve_for_world(rank, given);
+  const DeviceRequest device = start_device(rank, options);
+  agree(rank.world, [&] { check_memory_limit(options, device); });
+  DeviceWorld on_device(rank, device);
+  return options.verify_layout > 0 ? run_verify_layout(on_device.context(), options)
+                                   : run_training(on_device.context(), options);
+}
+
 int pretrain_gpt(RankContext& rank, const std::vector<std::string>& args) {
   const ParsedCommand command = start_command(rank, args);
   if (command.print) {
@@ -172,15 +185,7 @@ int pretrain_gpt(RankContext& rank, const std::vector<std::string>& args) {
     }
     return 0;
   }
-  if (command.options.dry_run) {
-    return dry_run(rank, command.options);
-  }
-  const TrainOptions options = resolve_for_world(rank, command.options);
-  const DeviceRequest device = start_device(rank, options);
-  agree(rank.world, [&] { check_memory_limit(options, device); });
-  DeviceWorld on_device(rank, device);
-  return options.verify_layout > 0 ? run_verify_layout(on_device.context(), options)
-                                   : run_training(on_device.context(), options);
+  return name_settings(command.options, [&] { return run(rank, command.options); });
 }
 
 }  // namespace

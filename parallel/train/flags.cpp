@@ -21,6 +21,10 @@ struct Overloaded : F... {
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
+bool is_blank(const std::string& text) {
+  return text.find_first_not_of(" \t\r\n") == std::string::npos;
+}
+
 bool same_value(const std::string& a, const std::string& b) {
   const auto x = parse_real(a), y = parse_real(b);
   return a == b || (x && y && *x == *y);
@@ -52,7 +56,17 @@ int64_t integer_value(const Flag& flag, const std::string& text, const std::stri
     largest = std::min(largest, kLargestCount);
   }
   const auto value = parse_integer(text);
-  REQUIRE(value, ErrorCode::kUsage, "{} expects {}, got '{}'", source, expected_number(flag, "a whole number"), text);
+  if (!value) {
+    std::string nearest;  // of "1e6" and "2.5"
+    if (const auto real = parse_real(text); real && std::abs(*real) < static_cast<double>(largest)) {
+      check_range(flag, *real, text, source, "a whole number");
+      const auto low = static_cast<int64_t>(std::floor(*real)), high = static_cast<int64_t>(std::ceil(*real));
+      nearest = low == high ? fmt::format("; nearest legal value: {}", low)
+                            : fmt::format("; nearest legal values: {} and {}", low, high);
+    }
+    throw Error(ErrorCode::kUsage, fmt::format("{} expects {}, got '{}'{}", source,
+                                               expected_number(flag, "a whole number"), text, nearest));
+  }
   check_range(flag, static_cast<double>(*value), text, source, "a whole number");
   REQUIRE(*value <= largest, ErrorCode::kUsage, "{} expects at most {}, got '{}'; nearest legal value: {}", source,
           largest, text, largest);
@@ -67,8 +81,8 @@ double real_value(const Flag& flag, const std::string& text, const std::string& 
 }
 
 bool switch_value(const std::string& text, const std::string& source) {
-  REQUIRE(text == "true" || text == "false", ErrorCode::kUsage, "{} is a switch and takes no value, got '{}'", source,
-          text);
+  REQUIRE(text == "true" || text == "false", ErrorCode::kUsage,
+          "{} is a switch: it takes no value, or true or false; got '{}'", source, text);
   return text == "true";
 }
 
@@ -78,10 +92,18 @@ void check_choice(const Flag& flag, const std::string& text, const std::string& 
   }
   REQUIRE(!std::ranges::count(flag.later, text), ErrorCode::kUsage, "{} {} is not supported yet; this version has {}",
           source, text, fmt::join(flag.choices, ", "));
-  // From three letters others are too easily made: "gpu" is not "cpu".
-  const auto nearest = text.size() > 3 ? nearest_name(text, flag.choices) : std::nullopt;
-  throw Error(ErrorCode::kUsage, fmt::format("{} expects one of {}; got '{}'{}", source, fmt::join(flag.choices, ", "),
-                                             text, nearest ? fmt::format("; did you mean {}?", *nearest) : ""));
+  std::string nearest;
+  const bool all_numbers =
+      std::ranges::all_of(flag.choices, [](auto& choice) { return parse_real(choice).has_value(); });
+  if (const auto number = parse_real(text); number && all_numbers) {
+    const auto distance = [&](const std::string& choice) { return std::abs(*parse_real(choice) - *number); };
+    nearest = fmt::format("; nearest legal value: {}", *std::ranges::min_element(flag.choices, {}, distance));
+  } else if (text.size() > 3) {  // from three letters others are too easily made: "gpu" is not "cpu"
+    const auto meant = nearest_name(text, flag.choices);
+    nearest = meant ? fmt::format("; did you mean {}?", *meant) : "";
+  }
+  throw Error(ErrorCode::kUsage, fmt::format("{} expects {} of {}; got '{}'{}", source, flag.is_list() ? "some" : "one",
+                                             fmt::join(flag.choices, ", "), text, nearest));
 }
 
 void check_refused(const Flag& flag, const std::vector<std::string>& values, const std::string& source) {
@@ -117,13 +139,21 @@ void set_option(const Flag& flag, const std::vector<std::string>& values, const 
                           check_choice(flag, text, source);
                           o.*m = text;
                         },
-                        [&](std::vector<std::string> TrainOptions::*m) { o.*m = values; },
+                        [&](std::vector<std::string> TrainOptions::*m) {
+                          for (const std::string& value : values) {
+                            check_choice(flag, value, source);
+                            REQUIRE(flag.choices.empty() || std::ranges::count(values, value) == 1, ErrorCode::kUsage,
+                                    "{} has {} more than once: {}; name each once", source, value,
+                                    fmt::join(values, " "));
+                          }
+                          o.*m = values;
+                        },
                         [&](const CustomSetting& custom) {
                           check_choice(flag, text, source);
                           if (flag.is_switch()) {
                             switch_value(text, source);
                           }
-                          custom.set(o, text);
+                          custom.set(o, text, source);
                         }},
              flag.target);
 }
@@ -175,8 +205,12 @@ std::vector<std::string> flag_names() {
 
 void apply_flag(const Flag& flag, const std::vector<std::string>& values, const std::string& source,
                 TrainOptions& options) {
+  const std::string legal =
+      flag.is_list() && !flag.choices.empty() ? fmt::format("some of {}", fmt::join(flag.choices, ", ")) : flag.value;
+  REQUIRE(!values.empty(), ErrorCode::kUsage, "{} needs a value ({}), got an empty list", source, legal);
   for (const std::string& value : values) {
-    REQUIRE(!value.empty(), ErrorCode::kUsage, "{} needs a value ({}), got an empty one", source, flag.value);
+    REQUIRE(!is_blank(value), ErrorCode::kUsage, "{} needs a value ({}), got {}", source, legal,
+            value.empty() ? "an empty one" : fmt::format("a blank one ('{}')", value));
   }
   switch (flag.status) {
     case FlagStatus::kDone:
@@ -190,6 +224,16 @@ void apply_flag(const Flag& flag, const std::vector<std::string>& values, const 
     case FlagStatus::kReplaced:
       throw Error(ErrorCode::kUsage, fmt::format("{} no longer exists: {}", source, flag.text));
   }
+}
+
+void check_flag_value(const Flag& flag, const std::string& text, const std::string& source) {
+  if (flag.range) {
+    const auto number = parse_real(text);
+    const char* kind = std::holds_alternative<double TrainOptions::*>(flag.target) ? "a number" : "a whole number";
+    REQUIRE(number, ErrorCode::kUsage, "{} expects {}, got '{}'", source, expected_number(flag, kind), text);
+    check_range(flag, *number, text, source, kind);
+  }
+  check_choice(flag, text, source);
 }
 
 std::string shown_value(const Flag& flag, const TrainOptions& o) {

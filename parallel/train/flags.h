@@ -23,7 +23,7 @@ enum class FlagGroup { kModel, kGrid, kDevice, kBatch, kOptimizer, kData, kCheck
 
 // A setting that is not a plain member: how text becomes it, and how it is shown (null: another flag shows it).
 struct CustomSetting {
-  void (*set)(TrainOptions&, const std::string& text);
+  void (*set)(TrainOptions&, const std::string& text, const std::string& source);
   std::string (*show)(const TrainOptions&);
 };
 
@@ -47,7 +47,7 @@ struct Flag {
   FlagTarget target{};
   std::optional<FlagRange> range{};
   std::string default_words{};         // where the default is no value: "required", "none", "4 x hidden size"
-  std::vector<std::string> choices{};  // done: the legal values
+  std::vector<std::string> choices{};  // done: the legal values, of a list those of each of its entries
   std::vector<std::string> later{};    // done: values Megatron has and this version does not
   std::vector<std::string> neutral{};  // refused: values that ask for what happens anyway
 
@@ -68,6 +68,14 @@ const std::vector<Flag>& all_flags();
 std::vector<Flag> done_flags();
 std::vector<Flag> other_flags();
 
+// A setting that can be given under several names, or in several ways. Names of one way may stand beside each other;
+// what the command line says in one way replaces what a --config file says in another.
+struct Setting {
+  std::string what;
+  std::vector<std::vector<std::string>> ways;
+};
+const std::vector<Setting>& settings_of_many_names();
+
 // What another system calls a setting of ours: its name without dashes, and what to do here.
 struct ForeignName {
   std::string name;
@@ -86,6 +94,9 @@ std::vector<std::string> flag_names();
 // "--lr" or "lr in run.toml". Throws Error(kUsage).
 void apply_flag(const Flag& flag, const std::vector<std::string>& values, const std::string& source,
                 TrainOptions& options);
+
+// Pure. Checks the range and the choices of a done flag. Throws Error(kUsage) with the nearest legal value.
+void check_flag_value(const Flag& flag, const std::string& text, const std::string& source);
 
 // Pure. The option's value as one would type it ("true" and "false" for switches); empty when no value stands for it.
 std::string shown_value(const Flag& flag, const TrainOptions& options);

@@ -14,12 +14,12 @@ namespace {
 using O = TrainOptions;
 
 // "10" and "10m" are minutes, "30s" seconds.
-void set_timeout(O& options, const std::string& text) {
+void set_timeout(O& options, const std::string& text, const std::string& source) {
   const bool seconds = text.ends_with('s');
   const std::string number = seconds || text.ends_with('m') ? text.substr(0, text.size() - 1) : text;
   const std::optional<double> value = parse_real(number);
-  REQUIRE(value && *value > 0, ErrorCode::kUsage,
-          "--distributed-timeout-minutes expects minutes above 0 (10 or 10m) or seconds (30s), got '{}'", text);
+  REQUIRE(value && *value > 0, ErrorCode::kUsage, "{} expects minutes above 0 (10 or 10m) or seconds (30s), got '{}'",
+          source, text);
   options.distributed_timeout_seconds = seconds ? *value : *value * 60;
 }
 
@@ -31,10 +31,10 @@ std::string show_timeout(const O& options) {
 constexpr CustomSetting kTimeout{set_timeout, show_timeout};
 
 constexpr CustomSetting kActivation{
-    [](O& options, const std::string& text) { options.gelu_erf = text == "gelu-erf"; },
+    [](O& options, const std::string& text, const std::string&) { options.gelu_erf = text == "gelu-erf"; },
     [](const O& options) -> std::string { return options.gelu_erf ? "gelu-erf" : "gelu-tanh"; }};
 
-constexpr CustomSetting kOpenaiGelu{[](O& options, const std::string& text) {
+constexpr CustomSetting kOpenaiGelu{[](O& options, const std::string& text, const std::string&) {
                                       if (text == "true") {
                                         options.gelu_erf = false;
                                       }
@@ -42,15 +42,17 @@ constexpr CustomSetting kOpenaiGelu{[](O& options, const std::string& text) {
                                     nullptr};
 
 constexpr CustomSetting kZeroStage{
-    [](O& options, const std::string& text) { options.zero_stage = parse_integer(text); },
+    [](O& options, const std::string& text, const std::string&) { options.zero_stage = parse_integer(text); },
     [](const O& options) -> std::string { return options.zero_stage ? fmt::format("{}", *options.zero_stage) : ""; }};
 
 constexpr CustomSetting kNoNanCheck{
-    [](O& options, const std::string& text) { options.check_for_nan_in_loss_and_grad = text != "true"; },
+    [](O& options, const std::string& text, const std::string&) {
+      options.check_for_nan_in_loss_and_grad = text != "true";
+    },
     [](const O& options) -> std::string { return options.check_for_nan_in_loss_and_grad ? "false" : "true"; }};
 
 // "969, 30, 1" and "969,30,1" are the same setting.
-constexpr CustomSetting kSplit{[](O& options, const std::string& text) {
+constexpr CustomSetting kSplit{[](O& options, const std::string& text, const std::string&) {
                                  options.split = text;
                                  std::erase(options.split, ' ');
                                },
@@ -133,8 +135,9 @@ void model_and_grid(Rows& t) {
   t.row("recompute-num-layers", &O::recompute_num_layers, "N", "layers, as --recompute-method says; at most a stage's")
       .at_least(1);
   t.row("recompute-modules", &O::recompute_modules, "NAME ...",
-        "with granularity selective: what is recomputed, out of core_attn, layernorm, mlp_act (attention never stores "
-        "its scores, so core_attn saves only its output)")
+        "with granularity selective: what is recomputed (attention never stores its scores, so core_attn saves only "
+        "its output)")
+      .one_of({"core_attn", "layernorm", "mlp_act"})
       .by_default("layernorm mlp_act");
 
   t.group(FlagGroup::kGrid);
@@ -350,7 +353,9 @@ void output_run_and_tests(Rows& t) {
   t.row("check-weight-hash", &O::check_weight_hash, "", "put a hash of every rank's weights into the metrics file");
 
   t.group(FlagGroup::kRun);
-  t.parser_row("config", "FILE", "read flags from a TOML file (names without dashes); the command line wins")
+  t.parser_row("config", "FILE",
+               "read flags from a TOML file (names without dashes); the command line wins, also over other names that "
+               "the file has for a setting")
       .by_default("none");
   t.row("dry-run", &O::dry_run, "",
         "check all flags, print ranks, memory, traffic and FLOPs, look at no path, train nothing");

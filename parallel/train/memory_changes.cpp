@@ -94,6 +94,31 @@ SettingValues parts_of_rows_from(const TrainOptions& options) {
   return setting;
 }
 
+SettingValues groups_from(const TrainOptions& options) {
+  SettingValues setting(1);
+  if (options.num_distributed_optimizer_instances > 1) {
+    setting.push_back({"--num-distributed-optimizer-instances 1", 4,
+                       [](TrainOptions& o) { o.num_distributed_optimizer_instances = 1; }});
+  }
+  return setting;
+}
+
+SettingValues reductions_from(const TrainOptions& options) {
+  SettingValues setting(1);
+  if (options.grad_reduce == "step") {
+    setting.push_back({"--grad-reduce micro-batch", 5, [](TrainOptions& o) { o.grad_reduce = "micro-batch"; }});
+  }
+  return setting;
+}
+
+SettingValues sums_from(const TrainOptions& options) {
+  SettingValues setting(1);
+  if (options.grad_reduce_in_bf16) {
+    setting.push_back({"", 3, [](TrainOptions& o) { o.grad_reduce_in_bf16 = false; }, {"--grad-reduce-in-bf16"}});
+  }
+  return setting;
+}
+
 SettingValues homes_from(const TrainOptions& options, DeviceKind device) {
   SettingValues setting(1);
   const std::string now = offload_optimizer_of(options);
@@ -122,6 +147,7 @@ SettingValues homes_from(const TrainOptions& options, DeviceKind device) {
 std::vector<SettingValues> settings_from(const TrainOptions& options, DeviceKind device) {
   return {schedules_from(options),      zero_stages_from(options),   parts_of_rows_from(options),
           recomputations_from(options), micro_batches_from(options), precisions_from(options),
+          groups_from(options),         reductions_from(options),    sums_from(options),
           homes_from(options, device)};
 }
 

@@ -15,10 +15,10 @@ inline constexpr int kMostGrowth = 64;
 
 // What one setting is changed to.
 struct SettingChange {
-  std::string flags;  // as on a command line; empty: as it is
+  std::string flags;  // as on a command line; empty: only flags are left out, or all is as it is
   int cost = 0;       // see cheapest_fit()
   std::function<void(TrainOptions&)> apply = [](TrainOptions&) {};
-  std::vector<std::string> left_out = {};  // flags of the run that are illegal beside these
+  std::vector<std::string> left_out = {};  // flags of the run that must not stand beside these
 };
 // All values of one setting; the first is the one it has.
 using SettingValues = std::vector<SettingChange>;

@@ -124,8 +124,8 @@ class Search {
   std::string flags_of(const Candidate& at, const GridChoice& grid) const {
     std::vector<std::string> flags;
     for (size_t setting = 0; setting < at.size(); ++setting) {
-      if (at[setting] > 0) {
-        flags.push_back(settings_[setting][at[setting]].flags);
+      if (const std::string& text = settings_[setting][at[setting]].flags; !text.empty()) {
+        flags.push_back(text);
       }
     }
     if (grid.tensor != options_.tensor_model_parallel_size) {
@@ -156,6 +156,17 @@ class Search {
 
 }  // namespace
 
+std::string MemoryChange::text() const {
+  std::vector<std::string> parts;
+  if (!flags.empty()) {
+    parts.push_back(flags);
+  }
+  if (!left_out.empty()) {
+    parts.push_back(fmt::format("without {}", fmt::join(left_out, " ")));
+  }
+  return fmt::format("{}", fmt::join(parts, " "));
+}
+
 std::optional<MemoryChange> cheapest_fit(const TrainOptions& options, const DeviceRequest& device,
                                          int64_t limit_bytes) {
   return Search(options, device, limit_bytes).run();
@@ -177,22 +188,19 @@ void check_memory_limit(const TrainOptions& options, const DeviceRequest& device
   const auto change = cheapest_fit(options, device, limit_bytes);
   const MemoryItem largest = memory.largest();
   const auto stage = fullest - stages.begin();
-  throw Error(
-      ErrorCode::kUsage,
-      fmt::format(
-          "--memory-limit-gb {}: a rank of stage {} needs {}{}\n{}largest item: {}, {} on stage {}\n{}",
-          options.memory_limit_gb, stage, memory_text(needed),
-          needed > memory.total() ? ", with what lies in host memory" : "",
-          table == TableIs::kNew ? memory_table(shape, stages) : std::string(), memory_item_name(largest),
-          memory_text(memory.of(largest)), stage,
-          change ? fmt::format(
-                       "cheapest change that fits: {}{} (then {})", change->flags,
-                       change->left_out.empty() ? "" : fmt::format(" without {}", fmt::join(change->left_out, " ")),
-                       memory_text(change->bytes))
-                 : fmt::format("no change of --pipeline-schedule, --zero-stage, --sequence-parallel, "
-                               "--recompute-granularity, --micro-batch-size, --bf16, --offload-optimizer-device and "
-                               "the grid, on up to {} times as many ranks, fits",
-                               kMostGrowth)));
+  throw Error(ErrorCode::kUsage,
+              fmt::format("--memory-limit-gb {}: a rank of stage {} needs {}{}\n{}largest item: {}, {} on stage {}\n{}",
+                          options.memory_limit_gb, stage, memory_text(needed),
+                          needed > memory.total() ? ", with what lies in host memory" : "",
+                          table == TableIs::kNew ? memory_table(shape, stages) : std::string(),
+                          memory_item_name(largest), memory_text(memory.of(largest)), stage,
+                          change ? fmt::format("cheapest change that fits: {} (then {})", change->text(),
+                                               memory_text(change->bytes))
+                                 : fmt::format("no change of --pipeline-schedule, --zero-stage, --sequence-parallel, "
+                                               "--recompute-granularity, --micro-batch-size, --bf16, --grad-reduce, "
+                                               "--num-distributed-optimizer-instances, --offload-optimizer-device and "
+                                               "the grid, on up to {} times as many ranks, fits",
+                                               kMostGrowth)));
 }
 
 }  // namespace ashlar

@@ -16,8 +16,10 @@ inline constexpr double kBytesOfGb = 1e9;
 // Flags that make a run fit, and what it needs with them.
 struct MemoryChange {
   std::string flags;                  // "--micro-batch-size 2 --bf16"
-  std::vector<std::string> left_out;  // flags of the run that are illegal beside these: "--recompute-activations"
+  std::vector<std::string> left_out;  // flags of the run that must not stand beside these: "--recompute-activations"
   int64_t bytes = 0;                  // of the fullest rank
+
+  std::string text() const;  // "--recompute-granularity full without --recompute-activations"
 };
 
 // Pure. The cheapest change of resolved options under which every rank fits into `limit_bytes`; the global batch stays,
@@ -27,7 +29,10 @@ struct MemoryChange {
 //   2   --zero-stage 1                 the traffic of stage 0
 //   2   --sequence-parallel            other collectives, where there are tensor ranks
 //   3   --recompute-granularity selective: norms and activations again
+//   3   without --grad-reduce-in-bf16  twice the traffic of gradients
+//   4   --num-distributed-optimizer-instances 1: traffic that stayed within a group
 //   5   --zero-stage 2                 gradients travel with each micro-batch
+//   5   --grad-reduce micro-batch      the same, where it was switched off
 //   12+ --micro-batch-size, 4 more for each size passed over: smaller products run less well
 //   20  --zero-stage 3                 values travel with each pass
 //   30  --recompute-granularity full   a third of the arithmetic more

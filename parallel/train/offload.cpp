@@ -29,14 +29,13 @@ void check_offload_device(RankContext& rank, const TrainOptions& options) {
     if (rank.device.kind() != DeviceKind::kCpu) {
       return;
     }
-    REQUIRE(
-        device != "cpu", ErrorCode::kUsage,
-        "--offload-optimizer-device cpu has no use here: --device auto chose the CPU, and the optimizer's state is in "
-        "host memory already; nearest legal values: none, or nvme with --nvme-path DIR");
-    REQUIRE(
-        offload_param_of(options) != "cpu", ErrorCode::kUsage,
-        "--offload-param-device cpu has no use here: --device auto chose the CPU, and the weights are in host memory "
-        "already; nearest legal values: none, or nvme with --nvme-path DIR");
+    REQUIRE(device != "cpu", ErrorCode::kUsage,
+            "{} has no use here: this run computes on the CPU, and the optimizer's state is in host memory already; "
+            "leave it out, or give --offload-optimizer-device nvme with --nvme-path DIR",
+            offload_optimizer_text(options));
+    REQUIRE(offload_param_of(options) != "cpu", ErrorCode::kUsage,
+            "--offload-param-device cpu has no use here: this run computes on the CPU, and the weights are in host "
+            "memory already; nearest legal values: none, or nvme with --nvme-path DIR");
     const StateKinds kinds =
         state_kinds(compute_dtype(options), options.optimizer != "sgd", DeviceKind::kCpu, offload_config(options, 0));
     REQUIRE(device == "none" || kinds.count() > 0, ErrorCode::kUsage,

@@ -109,23 +109,55 @@ Values read_command_line(const std::vector<std::string>& args) {
 }
 
 // Within one source neither of the two can win.
-void check_activation(const Values& given, const std::string& where) {
+void check_activation(const Values& given) {
   const auto activation = given.find("activation"), tanh = given.find("openai-gelu");
   if (activation != given.end() && tanh != given.end()) {
     REQUIRE(tanh->second.front() == "false" || activation->second.front() == "gelu-tanh", ErrorCode::kUsage,
-            "{}--openai-gelu asks for the tanh form and --activation {} for another: give one of them", where,
+            "--openai-gelu asks for the tanh form and --activation {} for another: give one of them",
             activation->second.front());
   }
 }
 
 // What guards the numerics must not be accepted without effect beside what it forbids.
-void check_sums_of_gradients(const std::set<std::string>& given, const Values& words, const Values& file) {
-  const auto asked = [&](const char* name) {
-    const auto& source = words.count(name) ? words : file;
-    return given.count(name) && source.at(name).front() == "true";
-  };
+void check_sums_of_gradients(const Values& given) {
+  const auto asked = [&](const char* name) { return given.count(name) && given.at(name).front() == "true"; };
   REQUIRE(!asked("accumulate-allreduce-grads-in-fp32") || !asked("grad-reduce-in-bf16"), ErrorCode::kUsage,
           "--accumulate-allreduce-grads-in-fp32 and --grad-reduce-in-bf16 contradict each other: give one of them");
+}
+
+// The command line wins under whatever name: what the file says of a setting in another way is left out, and notes say
+// so unless it asked for nothing.
+void leave_out_replaced(const Values& words, const std::string& path, Values& file, std::vector<std::string>& notes) {
+  const auto leave_out = [&](const std::string& name, const std::string& winner) {
+    const auto found = file.find(name);
+    if (found == file.end()) {
+      return;
+    }
+    const std::vector<std::string>& values = found->second;
+    const Flag& flag = *find_flag(name);
+    if (values != std::vector<std::string>{flag.is_switch() ? "false" : shown_value(flag, TrainOptions{})}) {
+      notes.push_back(fmt::format("{} = {} in {} is left out: the command line has --{}", name, fmt::join(values, " "),
+                                  path, winner));
+    }
+    file.erase(found);
+  };
+  for (const Setting& setting : settings_of_many_names()) {
+    for (const std::vector<std::string>& way : setting.ways) {
+      for (const std::string& winner : way) {
+        const auto word = words.find(winner);
+        if (word == words.end() || (find_flag(winner)->is_switch() && word->second.front() == "false")) {
+          continue;
+        }
+        for (const std::vector<std::string>& other : setting.ways) {
+          for (const std::string& name : other) {
+            if (!std::ranges::count(way, name) && !words.count(name)) {
+              leave_out(name, winner);
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 Values read_config_file(const std::string& path) {
@@ -164,7 +196,7 @@ Values read_config_file(const std::string& path) {
 // What the user set and nothing in this run reads.
 std::vector<std::string> unused_notes(const std::set<std::string>& given, const TrainOptions& o) {
   std::vector<std::string> notes;
-  const auto unused = [&](const char* name, bool when, const char* why) {
+  const auto unused = [&](const char* name, bool when, const std::string& why) {
     if (when && given.count(name)) {
       notes.push_back(fmt::format("--{} has no use here: {}", name, why));
     }
@@ -194,17 +226,34 @@ std::vector<std::string> unused_notes(const std::set<std::string>& given, const 
   }
   try {
     const int stage = zero_stage_of(o);
-    unused("overlap-param-gather", stage == 0 && o.device != "cpu", "with --zero-stage 0 no weights are gathered");
+    if (stage == 0 && o.device != "cpu") {
+      unused("overlap-param-gather", true, "no weights are gathered with " + zero_stage_text(o));
+    }
     if (stage >= 2 && !reduces_each_microbatch(o)) {
       notes.push_back(fmt::format(
-          "--zero-stage {} with --grad-reduce step: gradients are whole on every rank until the step's end, as with "
-          "--zero-stage 1; --grad-reduce micro-batch shards them",
-          stage));
+          "{} with --grad-reduce step: gradients are whole on every rank until the step's end, as with ZeRO-1; "
+          "--grad-reduce micro-batch shards them",
+          zero_stage_text(o)));
     }
   } catch (const Error&) {  // validate_options says it
   }
   unused("sequence-parallel", o.tensor_model_parallel_size == 1, "--tensor-model-parallel-size is 1");
   unused("exit-on-missing-checkpoint", o.load.empty(), "there is no --load");
+  for (const char* name : {"test-hang", "test-nan", "test-overflow", "test-write-fault", "test-offload-fault"}) {
+    unused(name, o.dry_run, "--dry-run trains nothing");
+  }
+  const auto repeated = [&](const char* flag, const std::vector<std::string>& paths) {
+    for (size_t at = 0; at < paths.size(); ++at) {
+      const bool is_first = std::find(paths.begin(), paths.end(), paths[at]) == paths.begin() + at;
+      const auto times = std::ranges::count(paths, paths[at]);
+      if (is_first && times > 1 && !parse_real(paths[at])) {  // weights may be equal
+        notes.push_back(fmt::format("--{} has {} {} times: so often its samples are read", flag, paths[at], times));
+      }
+    }
+  };
+  repeated("data-path", o.data_path);
+  repeated("train-data-path", o.train_data_path);
+  repeated("valid-data-path", o.valid_data_path);
   return notes;
 }
 
@@ -225,8 +274,12 @@ ParsedCommand parse_train_options(const std::vector<std::string>& args) {
     return parsed;
   }
   Values file;
+  std::string path;
   if (const auto found = words.find("config"); found != words.end()) {
-    file = read_config_file(found->second.front());
+    path = found->second.front();
+    file = read_config_file(path);
+    std::erase_if(file, [&](const auto& item) { return words.count(item.first); });
+    leave_out_replaced(words, path, file, parsed.notes);
   }
   std::set<std::string> given;
   std::vector<std::string> without_effect;
@@ -245,22 +298,29 @@ ParsedCommand parse_train_options(const std::vector<std::string>& args) {
   };
   // The file first: what the command line says is applied later, and replaces it.
   for (const auto& [name, values] : file) {
-    if (!words.count(name)) {
-      apply(*find_flag(name), values, fmt::format("{} in {}:", name, words.at("config").front()));
-    }
+    apply(*find_flag(name), values, fmt::format("{} in {}:", name, path));
+    parsed.options.files[name] = path;
   }
   for (const auto& [name, values] : words) {
     apply(*find_flag(name), values, "--" + name);
   }
   REQUIRE(problems.empty(), ErrorCode::kUsage, "{}", fmt::join(problems, "\n"));
-  check_activation(words, "");
-  check_sums_of_gradients(given, words, file);
-  check_activation(file, words.count("config") ? words.at("config").front() + ": " : "");
+  try {
+    for (const Values& source : {words, file}) {
+      check_activation(source);
+      check_sums_of_gradients(source);
+    }
+  } catch (const Error& error) {
+    throw Error(error.code(), in_users_words(parsed.options, error.what()));
+  }
   parsed.given.assign(given.begin(), given.end());
   if (!without_effect.empty()) {
     parsed.notes.push_back(fmt::format("accepted without effect: {}", fmt::join(without_effect, ", ")));
   }
   std::ranges::move(unused_notes(given, parsed.options), std::back_inserter(parsed.notes));
+  for (std::string& note : parsed.notes) {
+    note = in_users_words(parsed.options, note);
+  }
   return parsed;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -140,6 +141,9 @@ struct TrainOptions {
   // faults on demand, for tests: see TestPoint
   std::string test_hang, test_nan, test_overflow, test_write_fault, test_offload_fault;
 
+  // Settings that were not given as flags: by name the file in which they stand. For messages only.
+  std::map<std::string, std::string> files;
+
   // filled by resolve_options
   int data_parallel_size = 0;
   int64_t num_microbatches = 0;  // of one data rank in one step
@@ -166,6 +170,10 @@ void validate_options(const TrainOptions& options);
 // and _fraction become "not given"), world_size, and with fp16 what a dynamic loss scale needs. Throws Error(kUsage).
 TrainOptions resolve_options(const TrainOptions& options, int world_size);
 
+// Pure. A message about settings, with each name as the user wrote it: what stands in a file is not called a flag, and
+// the file is named.
+std::string in_users_words(const TrainOptions& options, const std::string& message);
+
 // Pure. Every setting under its flag's name without dashes; the values of options that are not resolved yet can be
 // given back as a --config file. Kept in checkpoints, compared between ranks.
 nlohmann::json options_json(const TrainOptions& options);
@@ -173,6 +181,8 @@ nlohmann::json options_json(const TrainOptions& options);
 // Pure. What the data ranks share out: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 weights too. Throws
 // Error(kUsage) when two names for it contradict each other.
 int zero_stage_of(const TrainOptions& options);
+// Pure. The flag that says so, as it was given.
+std::string zero_stage_text(const TrainOptions& options);
 // Pure. Whether gradients are reduced after every micro-batch: as --grad-reduce says, else where gradients are sharded.
 bool reduces_each_microbatch(const TrainOptions& options);
 // Pure. One line: what is sharded over how many data ranks, when gradients are reduced, and what else saves memory. Of
@@ -182,6 +192,8 @@ std::string sharding_text(const TrainOptions& options);
 // Pure. Where the optimizer's state lies: none (with the rest), cpu or nvme. Throws Error(kUsage) when two names for it
 // contradict each other.
 std::string offload_optimizer_of(const TrainOptions& options);
+// Pure. The flag that says so, as it was given.
+std::string offload_optimizer_text(const TrainOptions& options);
 // Pure. Where values lie: none (in device memory), cpu or nvme.
 std::string offload_param_of(const TrainOptions& options);
 

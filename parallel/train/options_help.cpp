@@ -42,7 +42,8 @@ std::string default_text(const Flag& flag) {
 }
 
 std::string value_text(const Flag& flag) {
-  return flag.choices.empty() ? flag.value : fmt::format("{}", fmt::join(flag.choices, "|"));
+  return flag.choices.empty() ? flag.value
+                              : fmt::format("{}{}", fmt::join(flag.choices, "|"), flag.is_list() ? " ..." : "");
 }
 
 std::string usage_text(const Flag& flag) {

@@ -1,8 +1,11 @@
 // The small pure functions of options.h.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <set>
 
 #include "parallel/train/flags.h"
 #include "parallel/train/options.h"
@@ -17,22 +20,37 @@ std::vector<int64_t> split_layers(int64_t num_layers, int num_stages, std::optio
           "--pipeline-model-parallel-size: {}",
           num_stages, num_layers, num_layers);
   if (num_stages == 1) {
-    REQUIRE(first.value_or(num_layers) == num_layers && last.value_or(num_layers) == num_layers, ErrorCode::kUsage,
-            "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers need "
-            "--pipeline-model-parallel-size of at least 2: one stage holds all {} layers",
-            num_layers);
+    for (const auto& [flag, layers] : {std::pair("first", first), std::pair("last", last)}) {
+      REQUIRE(layers.value_or(num_layers) == num_layers, ErrorCode::kUsage,
+              "--decoder-{}-pipeline-num-layers {} needs --pipeline-model-parallel-size of at least 2: one stage holds "
+              "all {} layers; nearest legal value: {}",
+              flag, *layers, num_layers, num_layers);
+    }
     return {num_layers};
   }
   const int64_t fixed = first.value_or(0) + last.value_or(0);
   const int64_t others = num_stages - (first ? 1 : 0) - (last ? 1 : 0);
   const int64_t rest = num_layers - fixed;
-  REQUIRE(
-      others == 0 ? rest == 0 : rest >= others, ErrorCode::kUsage,
-      "--decoder-first-pipeline-num-layers {} and --decoder-last-pipeline-num-layers {} leave {} of --num-layers {} "
-      "for the {} other stages of --pipeline-model-parallel-size {}; {}",
-      first ? fmt::format("{}", *first) : "(not given)", last ? fmt::format("{}", *last) : "(not given)", rest,
-      num_layers, others, num_stages,
-      others == 0 ? "the two must add up to --num-layers" : fmt::format("at least {} must be left", others));
+  if (others == 0 ? rest != 0 : rest < others) {
+    const auto flags = [&](std::optional<int64_t> of_first, std::optional<int64_t> of_last) {
+      return fmt::format("{}{}{}", of_first ? fmt::format("--decoder-first-pipeline-num-layers {}", *of_first) : "",
+                         of_first && of_last ? " and " : "",
+                         of_last ? fmt::format("--decoder-last-pipeline-num-layers {}", *of_last) : "");
+    };
+    // The first stage keeps what it can.
+    const int64_t most = num_layers - others;
+    const int64_t of_first = first ? std::min(*first, last ? most - 1 : most) : 0;
+    const std::string nearest =
+        flags(first ? std::optional(of_first) : std::nullopt,
+              last ? std::optional(others == 0 ? most - of_first : std::min(*last, most - of_first)) : std::nullopt);
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} of --num-layers {} do not fit --pipeline-model-parallel-size {}: {}; nearest legal: {}",
+                            flags(first, last), num_layers, num_stages,
+                            others == 0   ? std::string("the two must add up to --num-layers")
+                            : others == 1 ? std::string("the other stage needs at least one layer")
+                                          : fmt::format("the {} other stages need at least one layer each", others),
+                            nearest));
+  }
   std::vector<int64_t> layers;
   if (first) {
     layers.push_back(*first);
@@ -46,7 +64,10 @@ std::vector<int64_t> split_layers(int64_t num_layers, int num_stages, std::optio
   return layers;
 }
 
-int zero_stage_of(const TrainOptions& options) {
+namespace {
+
+// What names a stage, and which. The first counts.
+std::vector<std::pair<std::string, int64_t>> named_stages(const TrainOptions& options) {
   std::vector<std::pair<std::string, int64_t>> given;
   if (options.zero_stage) {
     given.push_back({fmt::format("--zero-stage {}", *options.zero_stage), *options.zero_stage});
@@ -70,12 +91,24 @@ int zero_stage_of(const TrainOptions& options) {
       given.push_back(implied[at]);
     }
   }
+  return given;
+}
+
+}  // namespace
+
+int zero_stage_of(const TrainOptions& options) {
+  const auto given = named_stages(options);
   for (size_t at = 1; at < given.size(); ++at) {
     REQUIRE(given[at].second == given[0].second, ErrorCode::kUsage,
             "{} and {} contradict each other (they are --zero-stage {} and {}): give one of them", given[0].first,
             given[at].first, given[0].second, given[at].second);
   }
   return given.empty() ? 0 : static_cast<int>(given[0].second);
+}
+
+std::string zero_stage_text(const TrainOptions& options) {
+  const auto given = named_stages(options);
+  return given.empty() ? "--zero-stage 0, the default" : given[0].first;
 }
 
 bool reduces_each_microbatch(const TrainOptions& options) {
@@ -125,58 +158,40 @@ std::string offload_optimizer_of(const TrainOptions& options) {
   return options.optimizer_cpu_offload ? "cpu" : device.empty() ? "none" : device;
 }
 
+std::string offload_optimizer_text(const TrainOptions& options) {
+  return options.optimizer_cpu_offload              ? "--optimizer-cpu-offload"
+         : options.offload_optimizer_device.empty() ? "--offload-optimizer-device none, the default"
+                                                    : "--offload-optimizer-device " + options.offload_optimizer_device;
+}
+
 std::string offload_param_of(const TrainOptions& options) {
   return options.offload_param_device.empty() ? "none" : options.offload_param_device;
 }
 
-std::optional<TestPoint> parse_test_point(const std::string& flag, const std::string& text) {
-  if (text.empty()) {
-    return std::nullopt;
-  }
-  TestPoint point;
-  std::vector<std::string> seen;
-  for (size_t start = 0; start <= text.size();) {
-    const size_t comma = std::min(text.find(',', start), text.size());
-    const std::string part = text.substr(start, comma - start);
-    const size_t equals = std::min(part.find('='), part.size());
-    const std::string key = part.substr(0, equals), value = part.substr(std::min(equals + 1, part.size()));
-    const auto number = parse_integer(value);
-    const bool natural = number && *number >= 0;
-    bool known = true;
-    if (key == "rank" && natural && *number < 1'000'000) {
-      point.rank = static_cast<int>(*number);
-    } else if (key == "step" && natural && (flag == "test-hang" || flag == "test-nan" || flag == "test-overflow")) {
-      point.step = *number;
-    } else if (key == "point" && flag == "test-hang") {
-      point.point = value;
-      known = value == "all-reduce" || value == "receive" || value == "checkpoint";
-    } else if (key == "tensor" && flag == "test-overflow") {
-      point.tensor = value;
-      known = !value.empty();
-    } else if (key == "bytes" && natural && (flag == "test-write-fault" || flag == "test-offload-fault")) {
-      point.bytes = *number;
-    } else if (key == "file" && flag == "test-offload-fault") {
-      point.file = value;
-      known = value == "optimizer" || value == "param";
-    } else if (key == "kill" && (value == "0" || value == "1") && flag == "test-write-fault") {
-      point.kill = value == "1";
-    } else {
-      known = false;
+std::string in_users_words(const TrainOptions& options, const std::string& message) {
+  constexpr const char* kNameLetters = "abcdefghijklmnopqrstuvwxyz0123456789-";
+  std::string out;
+  std::map<std::string, std::set<std::string>> named;  // by file, of one line
+  for (size_t at = 0; at <= message.size();) {
+    if (at == message.size() || message[at] == '\n') {
+      for (const auto& [file, names] : named) {
+        out += fmt::format(" ({}: in {})", fmt::join(names, ", "), file);
+      }
+      named.clear();
+      out += at == message.size() ? "" : "\n";
+      ++at;
+      continue;
     }
-    REQUIRE(known, ErrorCode::kUsage, "--{} expects {}, got '{}' ('{}' has no place there)", flag,
-            find_flag(flag)->value, text, part);
-    seen.push_back(key);
-    start = comma + 1;
+    const size_t end = std::min(message.find_first_not_of(kNameLetters, at), message.size());
+    const std::string word = message.substr(at, end - at);
+    const auto found = word.starts_with("--") ? options.files.find(word.substr(2)) : options.files.end();
+    if (found != options.files.end()) {
+      named[found->second].insert(found->first);
+    }
+    out += found != options.files.end() ? found->first : word.empty() ? message.substr(at, 1) : word;
+    at = std::max(end, at + 1);
   }
-  const bool in_step = flag == "test-nan" || flag == "test-overflow";
-  const std::vector<std::string> needed = flag == "test-hang" ? std::vector<std::string>{"rank", "step", "point"}
-                                          : in_step           ? std::vector<std::string>{"rank", "step"}
-                                                              : std::vector<std::string>{"rank", "bytes"};
-  for (const std::string& key : needed) {
-    REQUIRE(std::ranges::count(seen, key) == 1, ErrorCode::kUsage,
-            "--{} expects {}, got '{}' ({} must stand there once)", flag, find_flag(flag)->value, text, key);
-  }
-  return point;
+  return out;
 }
 
 }  // namespace ashlar

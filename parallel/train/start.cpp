@@ -11,12 +11,15 @@ namespace {
 
 // One size or choice of a Hugging Face config.json: it sets the option, and a flag that says otherwise is an error.
 template <typename T>
-void take(const ParsedCommand& command, const char* flag, T& option, const T& from_file) {
+void take(ParsedCommand& command, const char* flag, T& option, const T& from_file) {
   const bool given = std::find(command.given.begin(), command.given.end(), flag) != command.given.end();
   REQUIRE(!given || option == from_file, ErrorCode::kUsage,
           "--{} {} contradicts --load-hf {}: its config.json says {}; leave the flag out or give {}", flag, option,
           command.options.load_hf, from_file, from_file);
   option = from_file;
+  if (!given) {
+    command.options.files[flag] = command.options.load_hf + "/config.json";
+  }
 }
 
 void take_hf_config(ParsedCommand& command) {
@@ -69,21 +72,6 @@ void require_same_settings(RankContext& rank, const TrainOptions& options) {
   });
 }
 
-// A fault on a rank that does not exist would never happen, and the run would look as if it had stood the test.
-void require_ranks_of_faults(const TrainOptions& options, int world_size) {
-  const std::pair<const char*, const std::string*> points[] = {{"test-hang", &options.test_hang},
-                                                               {"test-nan", &options.test_nan},
-                                                               {"test-overflow", &options.test_overflow},
-                                                               {"test-write-fault", &options.test_write_fault},
-                                                               {"test-offload-fault", &options.test_offload_fault}};
-  for (const auto& [flag, text] : points) {
-    const std::optional<TestPoint> point = parse_test_point(flag, *text);
-    REQUIRE(!point || point->rank < world_size, ErrorCode::kUsage,
-            "--{} {}: there is no rank {} among {} ranks; nearest legal value: rank={}", flag, *text, point->rank,
-            world_size, world_size - 1);
-  }
-}
-
 }  // namespace
 
 ParsedCommand start_command(RankContext& rank, const std::vector<std::string>& args) {
@@ -94,10 +82,14 @@ ParsedCommand start_command(RankContext& rank, const std::vector<std::string>& a
     if (command.print) {
       return;
     }
-    if (!command.options.load_hf.empty()) {
-      take_hf_config(command);
+    try {
+      if (!command.options.load_hf.empty()) {
+        take_hf_config(command);
+      }
+      take_vocabulary(command.options);
+    } catch (const Error& error) {
+      throw Error(error.code(), in_users_words(command.options, error.what()), error.place());
     }
-    take_vocabulary(command.options);
     validate_options(command.options);
   });
   if (command.print) {
@@ -115,11 +107,18 @@ ParsedCommand start_command(RankContext& rank, const std::vector<std::string>& a
 
 TrainOptions resolve_for_world(RankContext& rank, const TrainOptions& options) {
   TrainOptions resolved;
-  agree(rank.world, [&] {
-    resolved = resolve_options(options, rank.world.size());
-    require_ranks_of_faults(options, rank.world.size());
-  });
+  agree(rank.world, [&] { resolved = resolve_options(options, rank.world.size()); });
   return resolved;
+}
+
+int name_settings(const TrainOptions& options, const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const AgreedError& error) {
+    throw AgreedError(error.code(), in_users_words(options, error.what()), error.place());
+  } catch (const Error& error) {
+    throw Error(error.code(), in_users_words(options, error.what()), error.place());
+  }
 }
 
 std::unique_ptr<Tokenizer> tokenizer_of(const TrainOptions& options) {

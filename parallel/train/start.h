@@ -1,6 +1,7 @@
 // From a command line to a run that all ranks agree on: flags, sizes, data.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,9 @@ ParsedCommand start_command(RankContext& rank, const std::vector<std::string>& a
 
 // Collective. Blocks the host. resolve_options for this world, the same error on all ranks.
 TrainOptions resolve_for_world(RankContext& rank, const TrainOptions& options);
+
+// Runs `body`. What it throws names settings as the user wrote them: see in_users_words().
+int name_settings(const TrainOptions& options, const std::function<int()>& body);
 
 // Pure. The tokenizer that options with a known vocabulary mean.
 std::unique_ptr<Tokenizer> tokenizer_of(const TrainOptions& options);

@@ -90,8 +90,8 @@ DeviceRequest use_cpu(RankContext& rank, const TrainOptions& options, const std:
 std::vector<std::string> check_gpu_sizes(const TrainOptions& options) {
   std::vector<std::string> problems;
   if (options.hidden_size > kernels::kMaxLayernormColumns) {
-    problems.push_back(fmt::format("--hidden-size {}: LayerNorm on a GPU takes at most {}", options.hidden_size,
-                                   kernels::kMaxLayernormColumns));
+    problems.push_back(fmt::format("--hidden-size {}: LayerNorm on a GPU takes at most {}; nearest legal value: {}",
+                                   options.hidden_size, kernels::kMaxLayernormColumns, kernels::kMaxLayernormColumns));
   }
   if (options.gemm == "own") {
     const GptConfig config = gpt_config(options);

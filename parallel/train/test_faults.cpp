@@ -25,7 +25,8 @@ TestFaults::TestFaults(const TrainOptions& options)
     : hang_(parse_test_point("test-hang", options.test_hang)),
       nan_(parse_test_point("test-nan", options.test_nan)),
       overflow_(parse_test_point("test-overflow", options.test_overflow)),
-      write_(parse_test_point("test-write-fault", options.test_write_fault)) {}
+      write_(parse_test_point("test-write-fault", options.test_write_fault)),
+      offload_(parse_test_point("test-offload-fault", options.test_offload_fault)) {}
 
 void TestFaults::install(Training& training) {
   ExecutorHooks hooks;
@@ -48,6 +49,7 @@ void TestFaults::install(Training& training) {
     hooks.on_gradients = [this, &training](int stage, int microbatch, size_t layer) {
       if (microbatch == 0 && stage == overflow_stage_ && layer == overflow_layer_ && is_now(*overflow_, training)) {
         training.stream->copy(overflowing_->grad.data, infinity_.data(), sizeof(float));
+        overflow_came_ = true;
       }
     };
   }
@@ -58,6 +60,7 @@ void TestFaults::install(Training& training) {
     hooks.on_activation = [this, &training](int, int microbatch, int, bool is_output, TensorView activation) {
       if (microbatch == 0 && !is_output && is_now(*nan_, training)) {
         training.stream->copy(activation.data, not_a_number_.data(), not_a_number_.bytes());
+        nan_came_ = true;
       }
     };
   }
@@ -101,6 +104,22 @@ void TestFaults::before_checkpoint(const Training& training) const {
       hang_->step <= training.state.iteration) {
     sleep_for_ever();
   }
+}
+
+void TestFaults::warn_of_what_did_not_come(const Training& training) const {
+  const TrainOptions& options = training.options;
+  const auto warn = [&](const char* flag, const std::string& text, const std::optional<TestPoint>& point, bool came,
+                        const char* why) {
+    if (point && point->rank == training.rank.world.rank() && !came) {
+      training.rank.log.warning("--{} {} did not come: {}", flag, text, why);
+    }
+  };
+  constexpr const char* kOtherSteps = "this run did not take that step";
+  warn("test-hang", options.test_hang, hang_, false, kOtherSteps);  // or nobody would be here
+  warn("test-nan", options.test_nan, nan_, nan_came_, kOtherSteps);
+  warn("test-overflow", options.test_overflow, overflow_, overflow_came_, kOtherSteps);
+  warn("test-write-fault", options.test_write_fault, write_, false, "this rank wrote fewer bytes into each checkpoint");
+  warn("test-offload-fault", options.test_offload_fault, offload_, false, "fewer bytes were written");
 }
 
 StorageOptions TestFaults::storage(const Training& training) const {

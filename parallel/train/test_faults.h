@@ -1,5 +1,5 @@
-// The faults of the test options (--test-hang, --test-nan, --test-overflow, --test-write-fault): a documented way to
-// see how a job ends.
+// The faults of the test options (--test-hang, --test-nan, --test-overflow, --test-write-fault; --test-offload-fault is
+// the state's own): a documented way to see how a job ends.
 #pragma once
 
 #include "parallel/train/training.h"
@@ -20,12 +20,17 @@ class TestFaults {
   StorageOptions storage(const Training& training) const;
   // Whether a failed write shall end the process at once instead of being reported.
   bool kill_on_write_fault() const { return write_ && write_->kill; }
+  // At the end of a run: warns of faults of this rank that did not come, so that nobody thinks the run stood them.
+  void warn_of_what_did_not_come(const Training& training) const;
 
  private:
   std::optional<TestPoint> hang_;
   std::optional<TestPoint> nan_;
   std::optional<TestPoint> overflow_;
   std::optional<TestPoint> write_;
+  std::optional<TestPoint> offload_;
+  bool nan_came_ = false;
+  bool overflow_came_ = false;
   void find_gradient(const Training& training);
 
   Buffer not_a_number_;                     // pinned, of the type of the activations

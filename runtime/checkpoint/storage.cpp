@@ -20,8 +20,9 @@ namespace {
 // Large enough for full speed, small enough that a slow disk (bytes_per_second) is slow evenly.
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
-[[noreturn]] void throw_disk_error(std::string_view action, const fs::path& path, int code, uint64_t needed_bytes) {
-  ashlar::throw_disk_error(ErrorCode::kCheckpoint, action, path, code, needed_bytes);
+[[noreturn]] void throw_disk_error(std::string_view action, const fs::path& path, int code, uint64_t needed_bytes,
+                                   FailedBy failed_by = FailedBy::kDisk) {
+  ashlar::throw_disk_error(ErrorCode::kCheckpoint, action, path, code, needed_bytes, failed_by);
 }
 
 }  // namespace
@@ -34,7 +35,7 @@ int64_t Storage::spend(int64_t units) {
 
 void Storage::spend_one(std::string_view action, const fs::path& path) {
   if (spend(1) == 0) {
-    throw_disk_error(action, path, options_.fail_errno, 0);
+    throw_disk_error(action, path, options_.fail_errno, 0, FailedBy::kTest);
   }
 }
 
@@ -97,7 +98,7 @@ bool Storage::try_remove_tree(const fs::path& path) noexcept {
 OutputFile::OutputFile(Storage& storage, fs::path path, uint64_t needed_bytes, Mode mode)
     : storage_(storage), path_(std::move(path)), needed_bytes_(needed_bytes) {
   if (storage_.spend(1) == 0) {
-    throw_disk_error("cannot create", path_, storage_.options_.fail_errno, needed_bytes_);
+    throw_disk_error("cannot create", path_, storage_.options_.fail_errno, needed_bytes_, FailedBy::kTest);
   }
   const int flags = O_WRONLY | O_CLOEXEC | (mode == Mode::kCreate ? O_CREAT | O_TRUNC : 0);
   file_ = ::open(path_.c_str(), flags, 0644);
@@ -138,7 +139,7 @@ void OutputFile::write_at(uint64_t offset, const void* data, size_t bytes) {
       storage_.spent_ -= static_cast<int64_t>(allowed) - written;
     }
     if (allowed < chunk) {
-      throw_disk_error("cannot write", path_, storage_.options_.fail_errno, needed_bytes_);
+      throw_disk_error("cannot write", path_, storage_.options_.fail_errno, needed_bytes_, FailedBy::kTest);
     }
     from += written;
     offset += static_cast<uint64_t>(written);

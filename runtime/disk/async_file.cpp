@@ -8,8 +8,6 @@
 #include <chrono>
 #include <numeric>
 
-#include "runtime/disk/disk_error.h"
-
 namespace ashlar {
 namespace {
 
@@ -184,7 +182,11 @@ void AsyncFile::take(const IoDone& done) {
     free_slots_[num_free_++] = done.tag;
     --pieces_left_[slot.request % kMaxRequests];
     // Nothing written means a full disk; nothing read, that somebody cut the file.
-    fail(piece, done.result < 0 ? static_cast<int>(-done.result) : piece.kind == IoKind::kWrite ? ENOSPC : EIO);
+    fail(piece,
+         done.result < 0                ? static_cast<int>(-done.result)
+         : piece.kind == IoKind::kWrite ? ENOSPC
+                                        : EIO,
+         done.is_of_test ? FailedBy::kTest : FailedBy::kDisk);
   }
   const auto count = static_cast<size_t>(std::max<int64_t>(done.result, 0));
   piece.offset += count;
@@ -199,12 +201,12 @@ void AsyncFile::take(const IoDone& done) {
   --pieces_left_[slot.request % kMaxRequests];
 }
 
-void AsyncFile::fail(const IoPiece& piece, int error_number) {
+void AsyncFile::fail(const IoPiece& piece, int error_number, FailedBy failed_by) {
   try {
     throw_disk_error(ErrorCode::kCheckpoint,
                      fmt::format("cannot {} {} bytes at offset {} of", piece.kind == IoKind::kRead ? "read" : "write",
                                  piece.bytes, piece.offset),
-                     path_, error_number, bytes_);
+                     path_, error_number, bytes_, failed_by);
   } catch (const Error& error) {
     failure_ = error.what();
     throw;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 
+#include "runtime/disk/disk_error.h"
 #include "runtime/disk/io_queue.h"
 
 namespace ashlar {
@@ -57,7 +58,7 @@ class AsyncFile {
   Request start(IoKind kind, uint64_t offset, std::byte* data, size_t bytes);
   void take_one();
   void take(const IoDone& done);
-  [[noreturn]] void fail(const IoPiece& piece, int error_number);
+  [[noreturn]] void fail(const IoPiece& piece, int error_number, FailedBy failed_by);
   void check_intact() const;
 
   std::filesystem::path path_;

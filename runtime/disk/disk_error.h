@@ -18,10 +18,13 @@ std::string errno_text(int code);
 // Blocks the host. Bytes that this user may still write where `path` is (or would be); 0 when nobody can say.
 uint64_t free_bytes(const std::filesystem::path& path);
 
-// Blocks the host. Throws Error(code): "<action> <path>: <errno>", a limit of the shell where that was it, and the
-// bytes needed and free.
+// Who failed: the disk, or a test that asked for it. Of the latter the bytes that are free explain nothing.
+enum class FailedBy { kDisk, kTest };
+
+// Blocks the host. Throws Error(code): "<action> <path>: <errno>", a limit of the shell or a test where that was it,
+// and the bytes needed and free.
 [[noreturn]] void throw_disk_error(ErrorCode code, std::string_view action, const std::filesystem::path& path,
-                                   int error_number, uint64_t needed_bytes);
+                                   int error_number, uint64_t needed_bytes, FailedBy failed_by = FailedBy::kDisk);
 
 // A write beyond `ulimit -f` sends SIGXFSZ, which kills the job by default. While this lives, the signal is held back
 // from this thread, so the write returns EFBIG; the signal that such a write left pending is taken away again. No

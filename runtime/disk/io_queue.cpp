@@ -22,7 +22,7 @@ class PlainQueue final : public IoQueue {
     const auto offset = static_cast<off_t>(piece.offset);
     const ssize_t result = piece.kind == IoKind::kRead ? ::pread(piece.file, piece.data, piece.bytes, offset)
                                                        : ::pwrite(piece.file, piece.data, piece.bytes, offset);
-    done_[num_put_++ % kDepth] = {piece.tag, result < 0 ? -errno : result};
+    done_[num_put_++ % kDepth] = {piece.tag, result < 0 ? -errno : result, false};
   }
 
   void flush() override {}
@@ -48,7 +48,7 @@ class FaultyQueue final : public IoQueue {
     if (piece.kind == IoKind::kWrite && faults_.fail_after >= 0) {
       written_ += static_cast<int64_t>(piece.bytes);
       if (written_ > faults_.fail_after) {
-        failed_.push_back({piece.tag, -faults_.fail_errno});
+        failed_.push_back({piece.tag, -faults_.fail_errno, true});
         return;
       }
     }

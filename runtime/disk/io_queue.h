@@ -23,7 +23,8 @@ struct IoPiece {
 
 struct IoDone {
   uint64_t tag = 0;
-  int64_t result = 0;  // bytes, which may be fewer than were asked for; or -errno
+  int64_t result = 0;       // bytes, which may be fewer than were asked for; or -errno
+  bool is_of_test = false;  // a failure that a test asked for
 };
 
 // One thread's. At most kDepth pieces are in it.

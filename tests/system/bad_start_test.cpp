@@ -1,4 +1,6 @@
 // Wrong flags, grids and launches: refused before any training, with the user's own flag and the nearest legal value.
+#include <fstream>
+
 #include "tests/system/system_test.h"
 
 namespace ashlar::system_test {
@@ -99,6 +101,41 @@ TEST_F(BadStart, FaultsOnRanksThatDoNotExist) {
                  {"--test-nan rank=2,step=1: there is no rank 2 among 2 ranks; nearest legal value: rank=1"});
   expect_refused(1, tiny().with("--test-hang rank=0,step=1,point=lunch"),
                  {"--test-hang expects rank=R,step=S,point=P"});
+}
+
+// What cannot come would look as if the run had stood it.
+TEST_F(BadStart, FaultsThatCannotCome) {
+  expect_refused(2, tiny().with("--test-hang rank=0,step=1,point=receive"),
+                 {"with --pipeline-model-parallel-size 1 no rank receives anything", "point=all-reduce"});
+  expect_refused(2, tiny().with("--test-nan rank=1,step=7"),
+                 {"--test-nan rank=1,step=7: the run ends with step 6", "nearest legal value: step=6"});
+  expect_refused(2, tiny().with("--test-offload-fault foo"),
+                 {"--test-offload-fault expects rank=R,bytes=N[,file=F], got 'foo'"});
+  expect_error(pretrain(2, tiny().with("--test-write-fault rank=1,bytes=9")), ErrorCode::kUsage,
+               {"--test-write-fault rank=1,bytes=9 needs --save DIR"});
+  const Ended ended = pretrain(2, tiny().with("--save ck --test-write-fault rank=1,bytes=100000000"));
+  expect_success(ended);
+  EXPECT_EQ(count(ended.err, "--test-write-fault rank=1,bytes=100000000 did not come"), 1) << ended.err;
+}
+
+TEST_F(BadStart, AConfigFileIsNamed) {
+  std::ofstream(path("run.toml")) << "zero-stage = 3\ndata-parallel-sharding-strategy = \"optim\"\n";
+  expect_refused(2, tiny().with("--config run.toml"),
+                 {"zero-stage 3 and data-parallel-sharding-strategy optim contradict each other",
+                  "(data-parallel-sharding-strategy, zero-stage: in run.toml)"});
+  const Ended ended = pretrain(2, tiny().with("--config run.toml --use-distributed-optimizer"));
+  expect_success(ended);
+  EXPECT_EQ(count(ended.err, "zero-stage = 3 in run.toml is left out: the command line has "), 1) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("ZeRO-1 over 2 data ranks"));
+  std::ofstream(path("run.toml")) << "recompute-granularity = \"selective\"\nrecompute-modules = []\n";
+  expect_refused(2, tiny().with("--config run.toml"),
+                 {"recompute-modules in run.toml: needs a value (some of core_attn, layernorm, mlp_act)"});
+  std::ofstream(path("run.toml")) << "optimizer-cpu-offload = true\n";
+  expect_error(pretrain(2, tiny().with("--config run.toml --distributed-backend mpi")), ErrorCode::kUsage,
+               {"optimizer-cpu-offload has no use here", "(optimizer-cpu-offload: in run.toml)"});
+  std::ofstream(path("run.toml")) << "load = \"absent\"\n";
+  expect_error(pretrain(2, tiny().with("--config run.toml")), ErrorCode::kCheckpoint,
+               {"load absent: no whole checkpoint there", "(load: in run.toml)"});
 }
 
 TEST_F(BadStart, InterleavingIsRefusedByName) {

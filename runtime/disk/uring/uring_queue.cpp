@@ -49,7 +49,7 @@ class UringQueue final : public IoQueue {
       return std::nullopt;
     }
     REQUIRE(result == 0, ErrorCode::kCheckpoint, "io_uring_wait_cqe_timeout: {}", errno_text(-result));
-    const IoDone done{io_uring_cqe_get_data64(entry), entry->res};
+    const IoDone done{io_uring_cqe_get_data64(entry), entry->res, false};
     io_uring_cqe_seen(&ring_, entry);
     return done;
   }

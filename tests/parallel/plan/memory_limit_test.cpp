@@ -89,6 +89,34 @@ TEST(FewMemoryLimit, SharesOutAndSplitsFurther) {
   EXPECT_THAT(change_for(options, stage_1 / 8), AllOf(HasSubstr("-model-parallel-size"), testing::EndsWith(" ranks")));
 }
 
+// A flag that only costs memory is changed or left out, even where it is the user's own.
+TEST(MemoryLimit, GivesUpFlagsThatCostMemory) {
+  TrainOptions options = tiny_options();
+  options.hidden_size = 256;
+  options.seq_length = 1;
+  options.max_position_embeddings = 1;
+  options.zero_stage = 3;
+  const auto resolved = [](const TrainOptions& given) { return with_grid(given, {1, 1, 8}); };
+  TrainOptions groups = options;
+  groups.num_distributed_optimizer_instances = 4;
+  TrainOptions narrow = options;
+  narrow.bf16 = true;
+  TrainOptions wide = narrow;
+  narrow.grad_reduce_in_bf16 = true;
+  TrainOptions whole = options;
+  whole.grad_reduce = "step";
+  for (const auto& [given, fits, text] : {std::tuple(groups, options, "--num-distributed-optimizer-instances 1"),
+                                          {narrow, wide, "without --grad-reduce-in-bf16"},
+                                          {whole, options, "--grad-reduce micro-batch"}}) {
+    const int64_t limit = fullest_bytes(resolved(fits));
+    ASSERT_LT(limit, fullest_bytes(resolved(given))) << text;
+    const auto change = cheapest_fit(resolved(given), {}, limit);
+    ASSERT_TRUE(change) << text;
+    EXPECT_EQ(change->text(), text);
+    EXPECT_EQ(change->bytes, limit) << text;
+  }
+}
+
 // The flags `given`, with those of `change` in their place, and without `left_out`.
 std::string with_flags(const std::string& given, const std::string& change, const std::vector<std::string>& left_out) {
   std::istringstream words(given);

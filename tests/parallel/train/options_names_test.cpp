@@ -46,7 +46,7 @@ TEST(Parse, WholeGradientsOfShardedStagesAreSaid) {
               HasSubstr("--zero-stage 2 with --grad-reduce step: gradients are whole"));
   EXPECT_EQ(notes({"--zero-stage", "2"}), "");
   EXPECT_EQ(notes({"--zero-stage", "1", "--grad-reduce", "step"}), "");
-  EXPECT_THAT(notes({"--overlap-param-gather"}), HasSubstr("with --zero-stage 0 no weights are gathered"));
+  EXPECT_THAT(notes({"--overlap-param-gather"}), HasSubstr("no weights are gathered with --zero-stage 0, the default"));
   EXPECT_THAT(notes({"--overlap-grad-reduce", "--device", "cpu"}), HasSubstr("--overlap-grad-reduce has no use here"));
 }
 

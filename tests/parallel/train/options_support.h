@@ -1,8 +1,12 @@
 // A small legal run, and how tests ask for the message of a refusal.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
@@ -23,6 +27,19 @@ inline std::vector<std::string> legal_args(const std::vector<std::string>& more 
 inline TrainOptions legal_options(const std::vector<std::string>& more = {}) {
   return parse_train_options(legal_args(more)).options;
 }
+
+class TomlFile {
+ public:
+  explicit TomlFile(const std::string& text)
+      : path_(std::filesystem::temp_directory_path() / fmt::format("ashlar_options_{}.toml", getpid())) {
+    std::ofstream(path_) << text;
+  }
+  ~TomlFile() { std::filesystem::remove(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
 
 // The message of the Error(kUsage) that `action` throws; a test failure when it throws none.
 inline std::string refusal(const std::function<void()>& action) {
