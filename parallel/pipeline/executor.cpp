@@ -131,18 +131,18 @@ void Executor::perform(const Step& at, const BatchReader& reader) {
   Stage& stage = stage_of(action.stage);
   switch (action.kind) {
     case ActionKind::kForward:
-      forward(stage, action.microbatch, reader);
+      forward(stage, at, reader);
       break;
     case ActionKind::kBackward:
     case ActionKind::kBackwardInput:
     case ActionKind::kBackwardWeight:
-      backward(stage, action);
+      backward(stage, at);
       break;
     case ActionKind::kReduceGrads:
       sync_.reduce_grads(action.stage, action.microbatch);
       break;
     case ActionKind::kUnshard:
-      sync_.open_stage(action.stage, at.first_layer);
+      sync_.open_stage(action.stage, at.next_read);
       break;
     case ActionKind::kReshard:
       sync_.close_stage(action.stage);
@@ -187,8 +187,9 @@ Work& Executor::prepare_transfer(const Action& action) {
   }
 }
 
-void Executor::forward(Stage& stage, int microbatch, const BatchReader& reader) {
+void Executor::forward(Stage& stage, const Step& at, const BatchReader& reader) {
   StageChunk& chunk = *stage.chunk;
+  const int microbatch = at.action.microbatch;
   const auto slot = static_cast<size_t>(stage.pools[static_cast<size_t>(SlotKind::kActivation)].of(microbatch));
   StageChunk::ActivationSlot& memory = stage.activations[slot];
   if (chunk.is_first() || chunk.is_last()) {
@@ -199,7 +200,7 @@ void Executor::forward(Stage& stage, int microbatch, const BatchReader& reader) 
   }
   std::exchange(stage.receiving_activation[slot], Work()).wait(stream_);
   set_masks(microbatch);
-  chunk.forward({*context_, sync_, microbatch}, memory, hooks_.on_activation);
+  chunk.forward({*context_, sync_, microbatch, at.next_read}, memory, hooks_.on_activation);
   if (chunk.is_last()) {
     kernels::sum_in_order(loss_sums_.slice(microbatch, microbatch + 1),
                           memory.losses.reshaped({shape_.batch * shape_.seq}), stream_);
@@ -217,8 +218,9 @@ void Executor::set_masks(int microbatch) {
       first_sample(consumed_samples_, microbatch, grid_.data().rank(), grid_.data().size(), shape_.batch);
 }
 
-void Executor::backward(Stage& stage, const Action& action) {
+void Executor::backward(Stage& stage, const Step& at) {
   StageChunk& chunk = *stage.chunk;
+  const Action& action = at.action;
   const int microbatch = action.microbatch;
   const auto slot_in = [&](Stage& of, SlotKind kind) {
     return static_cast<size_t>(of.pools[static_cast<size_t>(kind)].of(microbatch));
@@ -227,7 +229,7 @@ void Executor::backward(Stage& stage, const Action& action) {
   StageChunk::GradientSlot& gradients =
       stage.gradients[action.kind == ActionKind::kBackward ? 0 : slot_in(stage, SlotKind::kPendingGradient)];
   set_masks(microbatch);
-  const StagePass pass{*context_, sync_, microbatch, &hooks_.on_gradients};
+  const StagePass pass{*context_, sync_, microbatch, at.next_read, &hooks_.on_gradients};
 
   ConstTensorView doutput;
   if (!chunk.is_last()) {

@@ -56,8 +56,8 @@ class Executor {
     Action action;
     std::string text;
     SlotEvents slots;
-    bool joins_next = false;        // a transfer that goes out in one exchange with the transfer behind it
-    size_t first_layer = kNoLayer;  // of UNSHARD: what the pass behind it reads first
+    bool joins_next = false;      // a transfer that goes out in one exchange with the transfer behind it
+    size_t next_read = kNoLayer;  // the layer whose values a later pass of the same window reads first
   };
   struct Program {
     std::vector<Step> steps;
@@ -79,6 +79,7 @@ class Executor {
   };
 
   Program prepare(const Schedule& schedule, bool forward_only);
+  void find_next_reads(std::vector<Step>& steps);
   void allocate();
   void run_or_end_job(const Program& program, const BatchReader& reader, double grad_scale, bool training,
                       int64_t step);
@@ -87,9 +88,9 @@ class Executor {
   void sum_losses(const Program& program);
   void perform(const Step& at, const BatchReader& reader);
   Work& prepare_transfer(const Action& action);
-  void forward(Stage& stage, int microbatch, const BatchReader& reader);
+  void forward(Stage& stage, const Step& at, const BatchReader& reader);
   void set_masks(int microbatch);
-  void backward(Stage& stage, const Action& action);
+  void backward(Stage& stage, const Step& at);
   void take_slots(const std::vector<SlotEvent>& events);
   void release_slots(const std::vector<SlotEvent>& events);
   Stage& stage_of(int stage);

@@ -63,17 +63,28 @@ Executor::Program Executor::prepare(const Schedule& schedule, bool forward_only)
     }
     program.steps.push_back({action, action_text(action), slot_events(schedule, action, forward_only)});
   }
-  for (auto step = program.steps.begin(); step != program.steps.end(); ++step) {
-    if (step->action.kind == ActionKind::kUnshard) {
-      const auto inside = std::find_if(step, program.steps.end(), [&](const Step& other) {
-        return is_compute(other.action.kind) && other.action.stage == step->action.stage;
-      });
-      step->first_layer = inside == program.steps.end()
-                              ? kNoLayer
-                              : stage_of(step->action.stage).chunk->first_read(inside->action.kind);
+  find_next_reads(program.steps);
+  return program;
+}
+
+// From the end of each window to its start.
+void Executor::find_next_reads(std::vector<Step>& steps) {
+  const Action* end = nullptr;  // of the window
+  size_t next = kNoLayer;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const Action& action = step->action;
+    if (action.kind == ActionKind::kReshard) {
+      end = &action;
+      next = kNoLayer;
+    } else if (end != nullptr && action.stage == end->stage) {
+      step->next_read = next;
+      if (action.kind == ActionKind::kUnshard) {
+        end = nullptr;
+      } else if (is_compute(action.kind) && !stage_of(action.stage).chunk->reads(action.kind).empty()) {
+        next = stage_of(action.stage).chunk->reads(action.kind).front();
+      }
     }
   }
-  return program;
 }
 
 int Executor::most_microbatches() const {

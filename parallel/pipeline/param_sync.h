@@ -14,8 +14,9 @@ inline constexpr size_t kNoLayer = ~size_t{0};
 // StageChunk calls need and done, the executor what stands in the schedule as an action.
 //
 // Of all layers of a rank at most one is between need_values and done_values, and at most one between need_grads and
-// done_grads. A layer named as `next` is a neighbour of the one before it, so that memory for two neighbours is enough;
-// where the walk jumps (to the first layer of a group that is run again) or ends, it is kNoLayer.
+// done_grads. `next` is the layer of the stage that is needed next, in this pass or in a later one of the same window,
+// kNoLayer where the window ends. Mostly it is a neighbour; not so where the walk jumps, to the first layer of a group
+// that is run again or to that of another pass; and it may be the same layer once more.
 class ParamSync {
  public:
   virtual ~ParamSync() = default;

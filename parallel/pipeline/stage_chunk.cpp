@@ -4,6 +4,26 @@
 
 namespace ashlar {
 
+// One pass' walk over what it reads: names the layer that comes next.
+class StageChunk::Reads {
+ public:
+  Reads(const StageChunk& chunk, ActionKind kind, const StagePass& pass)
+      : stage_(chunk.stage()), layers_(chunk.reads(kind)), pass_(pass) {}
+
+  void need(size_t layer) {
+    DCHECK(at_ < layers_.size() && layers_[at_] == layer, "layer {} of stage {} is not read next", layer, stage_);
+    ++at_;
+    pass_.sync.need_values(stage_, layer, at_ < layers_.size() ? layers_[at_] : pass_.next_read);
+  }
+  void done(size_t layer) { pass_.sync.done_values(stage_, layer); }
+
+ private:
+  int stage_;
+  const std::vector<size_t>& layers_;
+  const StagePass& pass_;
+  size_t at_ = 0;
+};
+
 StageChunk::StageChunk(int stage, bool is_first, bool is_last, std::vector<std::unique_ptr<Layer>> layers,
                        int64_t width, DType dtype, std::vector<RecomputeGroup> groups)
     : stage_(stage),
@@ -12,7 +32,12 @@ StageChunk::StageChunk(int stage, bool is_first, bool is_last, std::vector<std::
       layers_(std::move(layers)),
       width_(width),
       dtype_(dtype),
-      groups_(std::move(groups)) {}
+      groups_(std::move(groups)) {
+  for (const ActionKind kind :
+       {ActionKind::kForward, ActionKind::kBackward, ActionKind::kBackwardInput, ActionKind::kBackwardWeight}) {
+    reads_[static_cast<size_t>(kind)] = find_reads(kind);
+  }
+}
 
 size_t StageChunk::group_of(size_t layer) const {
   const auto found = std::ranges::find_if(
@@ -39,25 +64,25 @@ bool StageChunk::reads_values(ActionKind kind, size_t layer) const {
   }
 }
 
-size_t StageChunk::first_read(ActionKind kind) const {
-  return kind == ActionKind::kForward ? 0 : first_read_below(kind, num_layers());
-}
-
-size_t StageChunk::first_read_below(ActionKind kind, size_t end) const {
-  for (size_t layer = end; layer-- > 0;) {
-    if (kind != ActionKind::kBackwardWeight && ends_group(layer)) {
-      return groups_[group_of(layer)].begin;
+// A group's forward passes run again in front of its last layer's backward pass, which finds the values in place.
+std::vector<size_t> StageChunk::find_reads(ActionKind kind) const {
+  std::vector<size_t> reads;
+  if (kind == ActionKind::kForward) {
+    for (size_t layer = 0; layer < num_layers(); ++layer) {
+      reads.push_back(layer);
     }
-    if (reads_values(kind, layer)) {
-      return layer;
+    return reads;
+  }
+  for (size_t layer = num_layers(); layer-- > 0;) {
+    if (kind != ActionKind::kBackwardWeight && ends_group(layer)) {
+      for (size_t again = groups_[group_of(layer)].begin; again <= layer; ++again) {
+        reads.push_back(again);
+      }
+    } else if (reads_values(kind, layer)) {
+      reads.push_back(layer);
     }
   }
-  return kNoLayer;
-}
-
-size_t StageChunk::next_read(ActionKind kind, size_t layer) const {
-  const size_t next = first_read_below(kind, layer);
-  return next != kNoLayer && next + 1 == layer ? next : kNoLayer;
+  return reads;
 }
 
 std::vector<Parameter*> StageChunk::parameters() const {
@@ -86,6 +111,7 @@ ConstTensorView StageChunk::doutput_of(const GradientSlot& grads, ConstTensorVie
 
 void StageChunk::forward(const StagePass& pass, ActivationSlot& slot, const ActivationHook& hook) {
   LayerContext& context = pass.context;
+  Reads values(*this, ActionKind::kForward, pass);
   context.batch = slot.batch;
   context.losses = slot.losses;
   size_t mark = 0;
@@ -101,9 +127,9 @@ void StageChunk::forward(const StagePass& pass, ActivationSlot& slot, const Acti
     if (hook && has_input) {
       hook(stage_, pass.microbatch, static_cast<int>(layer), false, input);
     }
-    pass.sync.need_values(stage_, layer, layer + 1 < num_layers() ? layer + 1 : kNoLayer);
+    values.need(layer);
     layers_[layer]->forward(context, output, input, {slot.saved[layer], Arena()});
-    pass.sync.done_values(stage_, layer);
+    values.done(layer);
     if (hook) {
       hook(stage_, pass.microbatch, static_cast<int>(layer), true, output.data != nullptr ? output : slot.losses);
     }
@@ -114,16 +140,16 @@ void StageChunk::forward(const StagePass& pass, ActivationSlot& slot, const Acti
 }
 
 // Runs a group's forward passes again, to the bits of the first time; its last output is there already.
-void StageChunk::recompute(ActionKind kind, const RecomputeGroup& group, const StagePass& pass, ActivationSlot& slot,
+void StageChunk::recompute(const RecomputeGroup& group, Reads& values, const StagePass& pass, ActivationSlot& slot,
                            Arena& arena) {
   group_layout(arena, group, pass.context.shape, slot);
   for (size_t layer = group.begin; layer < group.end; ++layer) {
     const bool is_last = layer + 1 == group.end;
-    pass.sync.need_values(stage_, layer, is_last ? next_read(kind, layer) : layer + 1);
+    values.need(layer);
     layers_[layer]->forward(pass.context, is_last ? TensorView{} : slot.outputs[layer], input_of(slot, layer),
                             {slot.saved[layer], Arena()});
     if (!is_last) {
-      pass.sync.done_values(stage_, layer);
+      values.done(layer);
     }
   }
 }
@@ -149,18 +175,19 @@ void StageChunk::layer_backward_weight(size_t layer, const StagePass& pass, Acti
 void StageChunk::backward_input(const StagePass& pass, ActivationSlot& slot, GradientSlot& grads, TensorView dinput,
                                 ConstTensorView doutput) {
   constexpr ActionKind kKind = ActionKind::kBackwardInput;
+  Reads values(*this, kKind, pass);
   pass.context.batch = slot.batch;
   for (size_t layer = num_layers(); layer-- > 0;) {
     const bool reads = ends_group(layer) || reads_values(kKind, layer);
     if (ends_group(layer)) {
       Arena kept = grads.groups[group_of(layer)];
-      recompute(kKind, groups_[group_of(layer)], pass, slot, kept);
+      recompute(groups_[group_of(layer)], values, pass, slot, kept);
     } else if (reads) {
-      pass.sync.need_values(stage_, layer, next_read(kKind, layer));
+      values.need(layer);
     }
     layer_backward_input(layer, pass.context, slot, grads, dinput, doutput);
     if (reads) {
-      pass.sync.done_values(stage_, layer);
+      values.done(layer);
     }
   }
 }
@@ -168,15 +195,16 @@ void StageChunk::backward_input(const StagePass& pass, ActivationSlot& slot, Gra
 void StageChunk::backward_weight(const StagePass& pass, ActivationSlot& slot, GradientSlot& grads,
                                  ConstTensorView doutput) {
   constexpr ActionKind kKind = ActionKind::kBackwardWeight;
+  Reads values(*this, kKind, pass);
   pass.context.batch = slot.batch;
   for (size_t layer = num_layers(); layer-- > 0;) {
     const bool reads = reads_values(kKind, layer);
     if (reads) {
-      pass.sync.need_values(stage_, layer, next_read(kKind, layer));
+      values.need(layer);
     }
     layer_backward_weight(layer, pass, slot, grads, doutput);
     if (reads) {
-      pass.sync.done_values(stage_, layer);
+      values.done(layer);
     }
   }
 }
@@ -185,6 +213,7 @@ void StageChunk::backward(const StagePass& pass, ActivationSlot& slot, GradientS
                           ConstTensorView doutput) {
   constexpr ActionKind kKind = ActionKind::kBackward;
   LayerContext& context = pass.context;
+  Reads values(*this, kKind, pass);
   context.batch = slot.batch;
   size_t mark = 0;
   for (size_t layer = num_layers(); layer-- > 0;) {
@@ -193,17 +222,17 @@ void StageChunk::backward(const StagePass& pass, ActivationSlot& slot, GradientS
     const bool weight_pass_reads = reads_values(ActionKind::kBackwardWeight, layer);
     if (ends_group(layer)) {
       mark = context.workspace.mark();
-      recompute(kKind, groups_[group], pass, slot, context.workspace);
+      recompute(groups_[group], values, pass, slot, context.workspace);
     } else if (reads) {
-      pass.sync.need_values(stage_, layer, next_read(kKind, layer));
+      values.need(layer);
     }
     layer_backward_input(layer, context, slot, grads, dinput, doutput);
     if (reads && !weight_pass_reads) {
-      pass.sync.done_values(stage_, layer);
+      values.done(layer);
     }
     layer_backward_weight(layer, pass, slot, grads, doutput);
     if (weight_pass_reads) {
-      pass.sync.done_values(stage_, layer);
+      values.done(layer);
     }
     if (group != kNone && layer == groups_[group].begin) {
       context.workspace.reset_to(mark);

@@ -1,6 +1,7 @@
 // The layers of one pipeline stage, and where one micro-batch keeps its activations and gradients.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -30,6 +31,7 @@ struct StagePass {
   LayerContext& context;
   ParamSync& sync;
   int microbatch = 0;
+  size_t next_read = kNoLayer;  // what a later pass of the same window reads first
   const GradientHook* on_gradients = nullptr;
 };
 
@@ -63,8 +65,8 @@ class StageChunk {
   std::vector<Parameter*> parameters() const;
   std::vector<std::vector<Parameter*>> parameters_by_layer() const;
 
-  // Pure. The layer whose values this kind of pass reads first, kNoLayer when it reads none.
-  size_t first_read(ActionKind kind) const;
+  // Pure. The layers whose values a pass of this kind (F, B, I, W) reads, in its order.
+  const std::vector<size_t>& reads(ActionKind kind) const { return reads_[static_cast<size_t>(kind)]; }
 
   // The same code counts (counting arena) and lays out (real arena).
   ActivationSlot activation_layout(Arena& arena, const BatchShape& shape) const;
@@ -86,23 +88,20 @@ class StageChunk {
 
  private:
   static constexpr size_t kNone = ~size_t{0};
+  class Reads;
 
   size_t num_layers() const { return layers_.size(); }
   size_t group_of(size_t layer) const;  // kNone: outside all
   bool ends_group(size_t layer) const;
   bool reads_values(ActionKind kind, size_t layer) const;
-  // The layer that a backward walk reads first of [0, end), kNoLayer when none.
-  size_t first_read_below(ActionKind kind, size_t end) const;
-  // The one that it reads behind `layer`, when that is its neighbour.
-  size_t next_read(ActionKind kind, size_t layer) const;
+  std::vector<size_t> find_reads(ActionKind kind) const;
   // Where a group's forward pass writes what its backward passes read: each layer has its own memory.
   void group_layout(Arena& arena, const RecomputeGroup& group, const BatchShape& shape, ActivationSlot& slot) const;
   // The same when only the forward pass itself reads it: all layers share memory.
   void scratch_layout(Arena& arena, const RecomputeGroup& group, const BatchShape& shape, ActivationSlot& slot) const;
   size_t group_bytes(const RecomputeGroup& group, const BatchShape& shape, bool scratch) const;
   // Leaves the values of the group's last layer in place, whose backward pass comes next.
-  void recompute(ActionKind kind, const RecomputeGroup& group, const StagePass& pass, ActivationSlot& slot,
-                 Arena& arena);
+  void recompute(const RecomputeGroup& group, Reads& values, const StagePass& pass, ActivationSlot& slot, Arena& arena);
   ConstTensorView input_of(const ActivationSlot& slot, size_t layer) const;
   ConstTensorView doutput_of(const GradientSlot& grads, ConstTensorView doutput, size_t layer) const;
   void layer_backward_input(size_t layer, LayerContext& context, ActivationSlot& slot, GradientSlot& grads,
@@ -117,6 +116,7 @@ class StageChunk {
   int64_t width_;
   DType dtype_;
   std::vector<RecomputeGroup> groups_;
+  std::array<std::vector<size_t>, 4> reads_;  // by ActionKind
 };
 
 }  // namespace ashlar

@@ -70,22 +70,28 @@ void add_pipeline(const RunShape& shape, const std::vector<Action>& actions, Gro
   to.wire_bytes += boundary * num_sends;
 }
 
-// How often a micro-batch gathers a layer whose values are shared out: in front of its forward pass, and of its
-// backward passes where they read values. In a group that is run again that is so for each layer but the last, whose
-// backward passes follow its second forward pass at once.
-int64_t num_gathers(const StageChunk& chunk, size_t layer) {
-  for (const RecomputeGroup& group : chunk.groups()) {
-    if (layer >= group.begin && layer < group.end) {
-      return layer + 1 < group.end ? 3 : 2;
+// How often a list gathers each layer whose values are shared out: in front of every pass that reads them, but where
+// the layer was read last in the same window.
+std::vector<int64_t> num_gathers(const std::vector<Action>& actions, const StageChunk& chunk) {
+  std::vector<int64_t> times(chunk.layers().size(), 0);
+  size_t last = kNoLayer;
+  for (const Action& action : actions) {
+    if (action.kind == ActionKind::kUnshard) {
+      last = kNoLayer;
+    } else if (is_compute(action.kind)) {
+      for (const size_t layer : chunk.reads(action.kind)) {
+        times[layer] += layer == last ? 0 : 1;
+        last = layer;
+      }
     }
   }
-  const Layer& of = *chunk.layers()[layer];
-  return of.input_pass_reads_values() || of.weight_pass_reads_values() ? 2 : 1;
+  return times;
 }
 
 // Sums of gradients, to their owners where the state is shared out; then the sums of their blocks to all, and values
 // from their owners. Buckets are ranges of the arena, so the gaps between its tensors travel too.
-void add_gradients(const RunShape& shape, const StageChunk& chunk, RankTraffic& traffic) {
+void add_gradients(const RunShape& shape, const StageChunk& chunk, const std::vector<Action>& actions,
+                   RankTraffic& traffic) {
   const auto grad = static_cast<int64_t>(dtype_bytes(grad_dtype(shape.sharding, shape.config.dtype)));
   const auto element = static_cast<int64_t>(dtype_bytes(shape.config.dtype));
   const std::vector<FlatTensor> tensors = flat_tensors({stage_parameters(chunk)});
@@ -106,9 +112,9 @@ void add_gradients(const RunShape& shape, const StageChunk& chunk, RankTraffic& 
     }
   }
   if (sharding.cuts_values()) {  // of one data rank too, where values are elsewhere
+    const std::vector<int64_t> times_of = num_gathers(actions, chunk);
     for (const FlatLayer& layer : layout.layers) {
-      add_all_gather(gathers, layer.num_elements() / sharding.num_shards * element,
-                     num_gathers(chunk, layer.layer) * shape.num_microbatches);
+      add_all_gather(gathers, layer.num_elements() / sharding.num_shards * element, times_of[layer.layer]);
     }
   } else if (sharding.cuts_state()) {
     add_all_gather(gathers, layout.num_owned() * element, 1);
@@ -146,7 +152,7 @@ std::vector<RankTraffic> plan_traffic(const RunShape& shape) {
     of(traffic, TrafficGroup::kWorld).num_ranks = grid.num_ranks();
     add_tensor(shape, *chunk, of(traffic, TrafficGroup::kTensor));
     add_pipeline(shape, schedule.actions[static_cast<size_t>(stage)], of(traffic, TrafficGroup::kPipeline));
-    add_gradients(shape, *chunk, traffic);
+    add_gradients(shape, *chunk, schedule.actions[static_cast<size_t>(stage)], traffic);
     add_all_reduce(of(traffic, TrafficGroup::kModel), num_tensors * grid.tensor * static_cast<int64_t>(sizeof(double)));
     add_all_reduce(of(traffic, TrafficGroup::kWorld), kNumStepCells * static_cast<int64_t>(sizeof(double)));
   }

@@ -37,7 +37,8 @@ struct Finding {
   auto key() const { return std::tie(microbatch, stage, layer, is_output, world_rank); }
 };
 
-std::string first_bad_gradient(const Training& training) {
+// This rank's.
+std::string bad_gradient(const Training& training) {
   HostCopy copy(training.rank.device);
   std::vector<std::byte> scratch;
   for (const FlatPiece& piece : training.store.owned()) {
@@ -49,9 +50,22 @@ std::string first_bad_gradient(const Training& training) {
   return "";
 }
 
+// Of all ranks; the same text on all of them.
+std::string first_bad_gradient(const Training& training) {
+  for (const std::string& text : all_gather_text(training.rank.world, bad_gradient(training))) {
+    if (!text.empty()) {
+      return text;
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string find_non_finite(Training& training, const SampleSource& source) {
+  // Where another step was on its way already, the gradients are that one's.
+  const bool has_gradients = training.results.newest_step() == training.state.iteration + 1;
+  const std::string of_the_step = has_gradients ? first_bad_gradient(training) : "";
   std::vector<Finding> found;
   HostCopy copy(training.rank.device);
   std::vector<std::byte> scratch;
@@ -67,15 +81,7 @@ std::string find_non_finite(Training& training, const SampleSource& source) {
     }
   };
   training.executor.set_hooks(hooks);
-  const int64_t consumed = training.state.consumed_samples;
-  const auto sample_of = [&](int microbatch, int data_rank) {
-    return first_sample(consumed, microbatch, data_rank, training.grid.shape().data, training.options.micro_batch_size);
-  };
-  training.executor.evaluate(
-      [&](int microbatch, MicroBatch& batch) {
-        fill_batch(batch, source, sample_of(microbatch, training.grid.coordinate().data));
-      },
-      training.state.iteration + 1);
+  run_passes(training, source);
   training.stream->synchronize();
   training.executor.set_hooks(earlier);
 
@@ -94,12 +100,12 @@ std::string find_non_finite(Training& training, const SampleSource& source) {
     }
   }
   if (all.empty()) {
-    for (const std::string& text : all_gather_text(training.rank.world, first_bad_gradient(training))) {
-      if (!text.empty()) {
-        return "all activations are finite; " + text;
-      }
+    const std::string again = first_bad_gradient(training);
+    if (!again.empty()) {
+      return "all activations are finite; " + again;
     }
-    return "a second run of the forward passes found every activation finite";
+    return "a second run of the step found every activation and gradient finite" +
+           (of_the_step.empty() ? "" : "; in the first, " + of_the_step);
   }
   const Finding first =
       *std::min_element(all.begin(), all.end(), [](const Finding& a, const Finding& b) { return a.key() < b.key(); });
@@ -109,7 +115,8 @@ std::string find_non_finite(Training& training, const SampleSource& source) {
       training.chunks.front()
           ->layers()[std::min<size_t>(static_cast<size_t>(first.layer), training.chunks.front()->layers().size() - 1)]
           ->name());
-  const int64_t sample = sample_of(first.microbatch, at.data);
+  const int64_t sample = first_sample(training.state.consumed_samples, first.microbatch, at.data,
+                                      training.grid.shape().data, training.options.micro_batch_size);
   return fmt::format("first on rank {} ({}), stage {}, in the {} of {}, micro-batch {} (samples {} to {})",
                      first.world_rank, at.text(), first.stage, first.is_output ? "output" : "input",
                      names[static_cast<size_t>(first.world_rank)], first.microbatch, sample,

@@ -21,7 +21,8 @@ const std::vector<ForeignName>& foreign_names() {
   constexpr const char* kBatch = "use --global-batch-size (= --micro-batch-size x data size x micro-batches of a step)";
   constexpr const char* kBuckets = "use --ddp-bucket-size, in elements";
   constexpr const char* kOffload = "use --offload-optimizer-device cpu, or nvme with --nvme-path DIR";
-  constexpr const char* kOffloadParam = "weights are not offloaded; use --zero-stage 3, which shards them";
+  constexpr const char* kOffloadParam =
+      "use --offload-param-device cpu or nvme, with --zero-stage 3 and --offload-optimizer-device";
   constexpr const char* kGroups = "use --num-distributed-optimizer-instances N, the data size by the size of a group";
   constexpr const char* kTwoLayers = "leave it out: --zero-stage 3 gathers layer by layer, two at a time";
   constexpr const char* kAlways = "leave it out: gradients are always contiguous and summed where they are needed";

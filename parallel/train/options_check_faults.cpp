@@ -55,8 +55,9 @@ std::optional<TestPoint> parse_test_point(const std::string& flag, const std::st
     } else {
       known = false;
     }
-    REQUIRE(known, ErrorCode::kUsage, "--{} expects {}, got '{}' ('{}' has no place there)", flag,
-            find_flag(flag)->value, text, part);
+    REQUIRE(known, ErrorCode::kUsage, "--{} expects {}, got '{}' ('{}' has no place there{})", flag,
+            find_flag(flag)->value, text, part,
+            key == "point" && flag == "test-hang" ? "; points are all-reduce, receive and checkpoint" : "");
     REQUIRE(!std::ranges::count(seen, key), ErrorCode::kUsage, "--{} expects {}, got '{}' ({} stands there twice)",
             flag, find_flag(flag)->value, text, key);
     seen.push_back(key);

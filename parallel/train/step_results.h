@@ -40,6 +40,9 @@ class StepResults {
 
   // Stream-ordered. The numbers of a step are on their way to the host; blocks the host when kMaxPending are unread.
   void submit(const Submitted& step);
+  int64_t newest_step() const {  // that was submitted, 0: none
+    return num_submitted_ == 0 ? 0 : places_[(num_submitted_ - 1) % kMaxPending].submitted.step;
+  }
   size_t num_pending() const { return num_submitted_ - num_taken_; }
   const Submitted& oldest() const { return places_[num_taken_ % kMaxPending].submitted; }
   // Blocks the host until the oldest step is done.

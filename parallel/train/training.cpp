@@ -126,6 +126,12 @@ Recompute recompute_of(const TrainOptions& options) {
   return recompute;
 }
 
+// Gradients are accumulated as sums over targets times a constant, one over this, so their size does not grow with the
+// batch. The loss scale is one factor more in that constant.
+double nominal_targets(const TrainOptions& options) {
+  return static_cast<double>(options.global_batch_size) * static_cast<double>(options.seq_length);
+}
+
 RunShape planned_run(const RankContext& rank, const TrainOptions& options) {
   return run_shape_of(options, used_device(options, rank.device.kind()));
 }
@@ -260,6 +266,14 @@ Training::Training(RankContext& rank_context, const TrainOptions& resolved)
   }
 }
 
+void run_passes(Training& training, const SampleSource& source) {
+  const TrainState& state = training.state;
+  const StepReader reader{training, source, state.consumed_samples};
+  training.executor.train(std::cref(reader), training.loss_scaler.scale() / nominal_targets(training.options),
+                          state.iteration + 1, static_cast<uint64_t>(training.options.seed), state.consumed_samples);
+  training.sync.grads().combine_tied();
+}
+
 void submit_step(Training& training, const SampleSource& source, const StopSignals* signals) {
   TrainState& state = training.state;
   const StepResults::Submitted step{.step = state.iteration + 1,
@@ -267,20 +281,12 @@ void submit_step(Training& training, const SampleSource& source, const StopSigna
                                     .samples_before = state.consumed_samples,
                                     .updates_before = training.optimizer.num_updates(),
                                     .learning_rate = training.lr_schedule.rate(training.optimizer.num_updates() + 1)};
-  // Gradients are accumulated as sums over targets times a constant, so their size does not grow with the batch.
-  const double nominal_targets =
-      static_cast<double>(training.options.global_batch_size) * static_cast<double>(training.options.seq_length);
-  // The loss scale is one factor more in that constant.
-  const double scale = training.loss_scaler.scale();
   DCHECK(!training.options.fp16 || training.results.num_pending() == 0, "step {} knows no loss scale yet", step.step);
-  const StepReader reader{training, source, state.consumed_samples};
-  training.executor.train(std::cref(reader), scale / nominal_targets, step.step,
-                          static_cast<uint64_t>(training.options.seed), state.consumed_samples);
-  training.sync.grads().combine_tied();
+  run_passes(training, source);
   training.results.share(training.executor.totals(), signals == nullptr ? 0 : signals->received());
   training.optimizer.sum_squares();
   const UpdateRequest request{
-      .nominal_targets = nominal_targets / scale,
+      .nominal_targets = nominal_targets(training.options) / training.loss_scaler.scale(),
       .learning_rate = step.learning_rate,
       .skip_not_finite = training.options.check_for_nan_in_loss_and_grad || training.options.fp16};
   if (training.optimizer.offloaded() != nullptr) {  // the host waits in it for the device and for the disk

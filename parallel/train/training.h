@@ -98,6 +98,10 @@ struct StepResult {
   int stop_signal = 0;  // received by some rank before the step was put on the stream; 0: none
 };
 
+// Collective. Puts the passes of the step at training.state on the stream: forward and backward of all micro-batches of
+// the global batch, gradients summed over data ranks and uses. Changes nothing but gradients.
+void run_passes(Training& training, const SampleSource& source);
+
 // Collective. Puts one optimizer step on the stream: forward and backward of all micro-batches of the global batch at
 // training.state, gradients to sums over counted targets divided by their global count, clip, update; the state
 // advances at once. On a GPU the host waits at most for the step before the last one. `signals` are this rank's, for
@@ -126,9 +130,9 @@ StepResult train_step(Training& training, const SampleSource& source, const Stop
 // Collective. Blocks the host. Mean loss over the first `num_batches` global batches of a source.
 double evaluate(Training& training, const SampleSource& source, int64_t num_batches);
 
-// Collective. Blocks the host. Runs the forward passes of the step at training.state again, looking at every
-// activation, and says on which rank, stage, layer and micro-batch the first value that is not finite appeared; when
-// the forward passes are clean, names the first gradient that is not finite. The same text on all ranks.
+// Collective. Blocks the host. Runs the passes of the step at training.state again, looking at every activation, and
+// says on which rank, stage, layer and micro-batch the first value that is not finite appeared; when all are clean,
+// names the first gradient that is not finite. The same text on all ranks.
 std::string find_non_finite(Training& training, const SampleSource& source);
 
 }  // namespace ashlar

@@ -80,6 +80,10 @@ struct FlatLayout {
   int64_t place_in_pair(const FlatLayer& layer) const {
     return layer.layer % 2 == 0 ? 0 : num_pair_elements - layer.num_elements();
   }
+  // Whether both have a place in it at once: neighbours always, others where their places do not meet.
+  bool fit_together(const FlatLayer& a, const FlatLayer& b) const {
+    return a.layer % 2 != b.layer % 2 && a.num_elements() + b.num_elements() <= num_pair_elements;
+  }
   const FlatLayer& layer_of(int stage, size_t layer) const;
 };
 

@@ -27,6 +27,7 @@ GradReducer::GradReducer(const ProcessGrid& grid, Stream& stream, ParameterStore
       store_(store),
       num_microbatches_(num_microbatches),
       overlap_(overlap),
+      between_(grid.num_instances() > 1 ? store.device().create_stream(StreamPriority::kCommunication) : nullptr),
       tensor_sum_(store.device(), grid.tensor(), by_layer(store)) {
   for (size_t at = 0; at < store.entries().size(); ++at) {
     const Parameter& parameter = *store.entries()[at].parameter;
@@ -128,9 +129,17 @@ void GradReducer::start(Reduction& reduction, const FlatLayer& layer, kernels::W
     if (layout.sharding.each_microbatch && layout.sharding.grads_in_bf16) {
       kernels::accumulate(grads, store_.staged(layer, layout.buckets[at]), kernels::Write::kOverwrite, stream_);
     }
-    reduction.works.push_back(layout.sharding.cuts_state()
-                                  ? grid_.shard().reduce_scatter(store_.own_part(grads), grads, ReduceOp::kSum, stream_)
-                                  : grid_.data().all_reduce(grads, ReduceOp::kSum, stream_));
+    if (!layout.sharding.cuts_state()) {
+      reduction.works.push_back(grid_.data().all_reduce(grads, ReduceOp::kSum, stream_));
+      continue;
+    }
+    const TensorView sums = store_.own_part(grads);
+    Work work = grid_.shard().reduce_scatter(sums, grads, ReduceOp::kSum, stream_);
+    if (between_ != nullptr) {
+      work.wait(*between_);
+      work = grid_.replicate().all_reduce(sums, ReduceOp::kSum, *between_);
+    }
+    reduction.works.push_back(work);
   }
 }
 
@@ -142,13 +151,10 @@ void GradReducer::finish(Reduction& reduction) {
   const FlatLayout& layout = store_.layout();
   for (size_t at = layer.first_bucket; at < layer.end_bucket; ++at) {
     reduction.works[at - layer.first_bucket].wait(stream_);
-    const FlatBucket& bucket = layout.buckets[at];
-    const TensorView sums = store_.own_part(source(layer, bucket));
-    if (layout.sharding.cuts_state() && grid_.num_instances() > 1) {
-      grid_.replicate().all_reduce(sums, ReduceOp::kSum, stream_).wait(stream_);
-    }
     if (layout.sharding.each_microbatch) {
-      kernels::accumulate(store_.own_grads_of(bucket), sums, reduction.write, stream_);
+      const FlatBucket& bucket = layout.buckets[at];
+      kernels::accumulate(store_.own_grads_of(bucket), store_.own_part(source(layer, bucket)), reduction.write,
+                          stream_);
     }
   }
   reduction.works.clear();

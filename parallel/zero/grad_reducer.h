@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <vector>
 
 #include "kernels/matmul.h"
@@ -47,6 +48,8 @@ class GradReducer {
   ParameterStore& store_;
   int num_microbatches_;
   bool overlap_;
+  // Where sums between instances wait for the sums within, which the computation does not wait for. Null: one instance.
+  std::unique_ptr<Stream> between_;
   // Over the tensor axis, before anything else is done with what layers wrote: behind each micro-batch where gradients
   // are staged, else once a step. Sets are the layers of the layout.
   TensorSum tensor_sum_;

@@ -17,6 +17,9 @@ ValueGather::ValueGather(const ProcessGrid& grid, Stream& stream, ParameterStore
   }
   for (Place& place : places_) {
     place.on_their_way.reserve(most);
+    if (store.value_home() != nullptr) {
+      place.copied = store.device().create_event();
+    }
   }
 }
 
@@ -26,7 +29,7 @@ ValueGather::~ValueGather() {
       wait(works);
     }
     for (Place& place : places_) {
-      wait(place.on_their_way);
+      wait(place);
     }
     stream_.synchronize();
   } catch (const std::exception&) {  // a failed job, whose error is on its way
@@ -38,6 +41,13 @@ void ValueGather::wait(std::vector<Work>& works) {
     work.wait(stream_);
   }
   works.clear();
+}
+
+void ValueGather::wait(Place& place) {
+  wait(place.on_their_way);
+  if (place.copied != nullptr) {  // in a group of one there is no other work
+    stream_.wait(*place.copied);
+  }
 }
 
 void ValueGather::updated(size_t layer) {
@@ -69,6 +79,7 @@ void ValueGather::bring(const FlatLayer& layer) {
   }
   DCHECK(place.layer == nullptr, "layer {} of stage {} in the place of another", layer.layer, layer.stage);
   const FlatLayout& layout = store_.layout();
+  Stream& from = store_.value_home() != nullptr ? store_.value_home()->arrivals() : stream_;
   for (size_t at = layer.first_bucket; at < layer.end_bucket; ++at) {
     const TensorView whole = store_.gathered(layer, layout.buckets[at]);
     TensorView own = store_.own_part(whole);
@@ -77,33 +88,42 @@ void ValueGather::bring(const FlatLayer& layer) {
     } else {
       own = store_.own_values_of(layout.buckets[at]);
     }
-    place.on_their_way.push_back(grid_.shard().all_gather(whole, own, stream_));
+    place.on_their_way.push_back(grid_.shard().all_gather(whole, own, from));
+  }
+  if (place.copied != nullptr) {
+    from.record(*place.copied);
   }
   place.layer = &layer;
 }
 
 // A disk is asked ahead, and waited for only where a layer is needed.
-void ValueGather::bring_ahead(int stage, size_t layer) {
-  if (!overlap_ || layer == kNoLayer) {
+void ValueGather::bring_ahead() {
+  if (!overlap_ || next_ == nullptr) {
     return;
   }
-  const FlatLayer& next = layer_of(stage, layer);
-  if (store_.value_home() != nullptr && store_.value_home()->reads_files()) {
-    store_.value_home()->expect(index_of(next));
+  if (reads_files()) {
+    store_.value_home()->expect(index_of(*next_));
   } else {
-    bring(next);
+    bring(*next_);
   }
+}
+
+bool ValueGather::has_room_beside(const FlatLayer& layer, const FlatLayer& next) const {
+  return reads_files() ? store_.value_home()->has_room_for_both(index_of(layer), index_of(next))
+                       : store_.layout().fit_together(layer, next);
 }
 
 void ValueGather::open(int stage, size_t first) {
   if (store_.sharding().cuts_values()) {
-    bring_ahead(stage, first);
+    next_ = first == kNoLayer ? nullptr : &layer_of(stage, first);
+    bring_ahead();
   }
 }
 
 void ValueGather::close() {
+  next_ = nullptr;
   for (Place& place : places_) {
-    wait(place.on_their_way);
+    wait(place);
     place.layer = nullptr;
   }
 }
@@ -115,13 +135,17 @@ void ValueGather::need(int stage, size_t layer, size_t next) {
     return;
   }
   bring(needed);
-  wait(place_of(needed).on_their_way);
-  bring_ahead(stage, next);
+  wait(place_of(needed));
+  next_ = next == kNoLayer ? nullptr : &layer_of(stage, next);
+  if (next_ != nullptr && has_room_beside(needed, *next_)) {
+    bring_ahead();
+  }
 }
 
 void ValueGather::done(int stage, size_t layer) {
-  if (store_.sharding().cuts_values()) {
+  if (store_.sharding().cuts_values() && next_ != &layer_of(stage, layer)) {
     place_of(layer_of(stage, layer)).layer = nullptr;
+    bring_ahead();  // for which there may have been no room
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "parallel/pipeline/param_sync.h"
@@ -26,7 +27,8 @@ class ValueGather {
   void updated(size_t layer);
   void updated();
 
-  // As in ParamSync. The pair of places holds a layer that is being read and its neighbour that is read next.
+  // As in ParamSync. The pair of places holds a layer that is being read and the one that is read next, where both fit
+  // in; else that one comes as soon as the place is free. A layer that is read next again stays.
   void open(int stage, size_t first);
   void close();
   void need(int stage, size_t layer, size_t next);
@@ -44,19 +46,24 @@ class ValueGather {
   struct Place {
     const FlatLayer* layer = nullptr;
     std::vector<Work> on_their_way;
+    std::unique_ptr<Event> copied;  // where values are elsewhere: this rank's part is there
   };
   const FlatLayer& layer_of(int stage, size_t layer) const { return store_.layout().layer_of(stage, layer); }
   Place& place_of(const FlatLayer& layer) { return places_[layer.layer % 2]; }
   size_t index_of(const FlatLayer& layer) const { return static_cast<size_t>(&layer - store_.layout().layers.data()); }
   void bring(const FlatLayer& layer);
-  void bring_ahead(int stage, size_t layer);
+  void bring_ahead();
+  bool reads_files() const { return store_.value_home() != nullptr && store_.value_home()->reads_files(); }
+  bool has_room_beside(const FlatLayer& layer, const FlatLayer& next) const;
   void wait(std::vector<Work>& works);
+  void wait(Place& place);
 
   const ProcessGrid& grid_;
   Stream& stream_;
   ParameterStore& store_;
   bool overlap_;
   std::array<Place, 2> places_;                  // by layer modulo 2
+  const FlatLayer* next_ = nullptr;              // that is read next; null: nobody knows yet
   std::vector<std::vector<Work>> on_their_way_;  // by layer, where values are whole
 };
 

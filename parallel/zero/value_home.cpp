@@ -20,6 +20,17 @@ ValueHome::ValueHome(RankContext& rank, Stream& stream, const FlatLayout& layout
   for (Slot& slot : slots_) {
     slot.read = rank.device.create_event();
   }
+  if (rank.device.kind() != DeviceKind::kCpu) {
+    copies_ = rank.device.create_stream(StreamPriority::kCommunication);
+    place_is_free_ = rank.device.create_event();
+  }
+}
+
+ValueHome::~ValueHome() {
+  try {
+    arrivals().synchronize();
+  } catch (const std::exception&) {  // a failed device copies nothing any more, and the error is on its way
+  }
 }
 
 size_t ValueHome::chunk_at(int64_t owned) const {
@@ -32,7 +43,7 @@ size_t ValueHome::chunk_at(int64_t owned) const {
 void ValueHome::make_room(size_t chunk) {
   Slot& slot = slots_[chunk % slots_.size()];
   if (slot.chunk != chunk && slot.chunk != kNone) {
-    wait_reached(*slot.read, stream_, rank_.recorder, "parameters on their way to the device");
+    wait_reached(*slot.read, arrivals(), rank_.recorder, "parameters on their way to the device");
   }
   slot.chunk = chunk;
 }
@@ -48,8 +59,12 @@ void ValueHome::expect(size_t layer) {
 void ValueHome::bring(const FlatBucket& bucket, TensorView place) {
   const int64_t begin = bucket.value_begin / num_shards_;
   const TensorView part = change(begin, place.num_elements());
-  stream_.copy(place.data, part.data, part.bytes());
-  stream_.record(*slots_[chunk_at(begin) % slots_.size()].read);
+  if (copies_ != nullptr) {
+    stream_.record(*place_is_free_);
+    copies_->wait(*place_is_free_);
+  }
+  arrivals().copy(place.data, part.data, part.bytes());
+  arrivals().record(*slots_[chunk_at(begin) % slots_.size()].read);
 }
 
 TensorView ValueHome::change(int64_t begin, int64_t count) {

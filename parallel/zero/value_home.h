@@ -14,12 +14,23 @@ class ValueHome {
  public:
   // Collective over the world, so that all ranks learn of a disk that is too small on one; blocks the host. Of zeros.
   ValueHome(RankContext& rank, Stream& stream, const FlatLayout& layout, DType dtype, const OffloadConfig& config);
+  // Blocks the host until nothing is on its way over the bus.
+  ~ValueHome();
+  ValueHome(const ValueHome&) = delete;
+  ValueHome& operator=(const ValueHome&) = delete;
 
   bool reads_files() const { return home_->kind() == HomeKind::kFiles; }
   // A layer (its index in FlatLayout::layers) that will be brought or changed next: returns at once.
   void expect(size_t layer);
-  // Stream-ordered; blocks the host until the disk has given it. This rank's part of a bucket, into `place` [n].
+  // Pure. Whether one layer's part may come from a file while the other's is being copied.
+  bool has_room_for_both(size_t layer, size_t other) const {
+    return chunk_of_layer_[layer] % slots_.size() != chunk_of_layer_[other] % slots_.size();
+  }
+  // Stream-ordered; blocks the host until the disk has given it. This rank's part of a bucket, into `place` [n]: on
+  // arrivals(), behind what is on the computation's stream now.
   void bring(const FlatBucket& bucket, TensorView place);
+  // Beside a GPU not the computation's stream.
+  Stream& arrivals() { return copies_ != nullptr ? *copies_ : stream_; }
 
   // Blocks the host. Elements [begin, begin + count) of the values that this rank owns [count], in host memory, for new
   // numbers; nothing on the stream may still read them. put_back() behind the last of a layer.
@@ -47,6 +58,8 @@ class ValueHome {
     std::unique_ptr<Event> read;
   };
   std::array<Slot, StateHome::kNumSlots> slots_;
+  std::unique_ptr<Stream> copies_;  // beside a GPU
+  std::unique_ptr<Event> place_is_free_;
 };
 
 }  // namespace ashlar

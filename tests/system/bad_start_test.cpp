@@ -126,7 +126,7 @@ TEST_F(BadStart, AConfigFileIsNamed) {
   const Ended ended = pretrain(2, tiny().with("--config run.toml --use-distributed-optimizer"));
   expect_success(ended);
   EXPECT_EQ(count(ended.err, "zero-stage = 3 in run.toml is left out: the command line has "), 1) << ended.err;
-  EXPECT_THAT(ended.err, HasSubstr("ZeRO-1 over 2 data ranks"));
+  EXPECT_THAT(ended.out, HasSubstr("ZeRO-1 over 2 data ranks"));
   std::ofstream(path("run.toml")) << "recompute-granularity = \"selective\"\nrecompute-modules = []\n";
   expect_refused(2, tiny().with("--config run.toml"),
                  {"recompute-modules in run.toml: needs a value (some of core_attn, layernorm, mlp_act)"});

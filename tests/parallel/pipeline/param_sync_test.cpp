@@ -19,8 +19,8 @@ Recompute full(RecomputeMethod method, int64_t num_layers) {
   return {.method = method, .num_layers = num_layers, .selective = {}};
 }
 
-// What one rank asks for in one step. v: values of a layer, ">" the one that comes next; g: gradients of a layer and
-// micro-batch; "/": done.
+// What one rank asks for in one step. v: values of a layer, ">" the one that is needed next; g: gradients of a layer
+// and micro-batch; "/": done.
 std::string walk(int64_t num_layers, const std::string& list, const Recompute& recompute = {},
                  const LoweringOptions& lowering = {}) {
   std::string log;
@@ -50,23 +50,29 @@ TEST(ParamSync, OneLayerBehindTheOther) {
 
 TEST(ParamSync, WindowsAndMicroBatches) {
   EXPECT_EQ(walk(1, "0F0 0F1 0B0 0B1", {}, {.grad_reduce = GradReduce::kMicroBatch, .shard_windows = true}),
-            "open>0 v0>1 /v0 v1>2 /v1 v2 /v2 v0>1 /v0 v1>2 /v1 v2 /v2 "
+            "open>0 v0>1 /v0 v1>2 /v1 v2>0 /v2 v0>1 /v0 v1>2 /v1 v2>2 /v2 "
             "v2>1 /v2 g2.0 /g2.0 v1 /v1 g1.0 /g1.0 g0.0 /g0.0 close reduce0 "
             "open>2 v2>1 /v2 g2.1 /g2.1 v1 /v1 g1.1 /g1.1 g0.1 /g0.1 close reduce1");
+  EXPECT_EQ(walk(1, "0F0 0B0 0F1 0B1", {}, {.shard_windows = true}),
+            "open>0 v0>1 /v0 v1>2 /v1 v2>2 /v2 v2>1 /v2 g2.0 /g2.0 v1>0 /v1 g1.0 /g1.0 g0.0 /g0.0 "
+            "v0>1 /v0 v1>2 /v1 v2>2 /v2 v2>1 /v2 g2.1 /g2.1 v1 /v1 g1.1 /g1.1 g0.1 /g0.1 close reduce");
+  EXPECT_EQ(walk(1, "0F0 0F1 0B0 0B1", {}, {.shard_windows = true}),
+            "open>0 v0>1 /v0 v1>2 /v1 v2>0 /v2 v0>1 /v0 v1>2 /v1 v2>2 /v2 "
+            "v2>1 /v2 g2.0 /g2.0 v1>2 /v1 g1.0 /g1.0 g0.0 /g0.0 v2>1 /v2 g2.1 /g2.1 v1 /v1 g1.1 /g1.1 g0.1 /g0.1 "
+            "close reduce");
 }
 
-// A group's forward passes run upwards again; its last layer stays for its backward pass. Where the walk jumps to the
-// start of a group of several layers, no neighbour comes next.
+// A group's forward passes run upwards again; its last layer stays for its backward pass.
 TEST(ParamSync, GroupsThatRunAgain) {
   EXPECT_EQ(walk(2, "0F0 0B0", full(RecomputeMethod::kUniform, 1)),
             std::string(kForward) + " v3>2 /v3 g3.0 /g3.0 v2>1 /v2 g2.0 /g2.0 v1 /v1 g1.0 /g1.0 g0.0 /g0.0 reduce");
   EXPECT_EQ(walk(3, "0F0 0B0", full(RecomputeMethod::kUniform, 3)),
             "v0>1 /v0 v1>2 /v1 v2>3 /v2 v3>4 /v3 v4 /v4 "
-            "v4 /v4 g4.0 /g4.0 v1>2 /v1 v2>3 /v2 v3>2 /v3 g3.0 /g3.0 v2>1 /v2 g2.0 /g2.0 v1 /v1 g1.0 /g1.0 "
+            "v4>1 /v4 g4.0 /g4.0 v1>2 /v1 v2>3 /v2 v3>2 /v3 g3.0 /g3.0 v2>1 /v2 g2.0 /g2.0 v1 /v1 g1.0 /g1.0 "
             "g0.0 /g0.0 reduce");
   EXPECT_EQ(walk(3, "0F0 0I0 0W0", full(RecomputeMethod::kUniform, 3)),
             "v0>1 /v0 v1>2 /v1 v2>3 /v2 v3>4 /v3 v4 /v4 "
-            "v4 /v4 v1>2 /v1 v2>3 /v2 v3>2 /v3 v2>1 /v2 v1 /v1 "
+            "v4>1 /v4 v1>2 /v1 v2>3 /v2 v3>2 /v3 v2>1 /v2 v1 /v1 "
             "g4.0 /g4.0 g3.0 /g3.0 g2.0 /g2.0 g1.0 /g1.0 g0.0 /g0.0 reduce");
 }
 
@@ -76,9 +82,8 @@ TEST(ParamSync, WeightPassesThatReadValues) {
   EXPECT_EQ(walk(2, "0F0 0B0", norms),
             std::string(kForward) + " v3>2 /v3 g3.0 /g3.0 v2>1 g2.0 /g2.0 /v2 v1 g1.0 /g1.0 /v1 g0.0 /g0.0 reduce");
   EXPECT_EQ(walk(2, "0F0 0I0 0W0", norms, {.shard_windows = true, .weight_windows = true}),
-            "open>0 " + std::string(kForward) +
-                " v3>2 /v3 v2>1 /v2 v1 /v1 "
-                "g3.0 /g3.0 v2>1 g2.0 /g2.0 /v2 v1 g1.0 /g1.0 /v1 g0.0 /g0.0 close reduce");
+            "open>0 v0>1 /v0 v1>2 /v1 v2>3 /v2 v3>3 /v3 v3>2 /v3 v2>1 /v2 v1>2 /v1 "
+            "g3.0 /g3.0 v2>1 g2.0 /g2.0 /v2 v1 g1.0 /g1.0 /v1 g0.0 /g0.0 close reduce");
 }
 
 struct Case {

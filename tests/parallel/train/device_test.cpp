@@ -11,41 +11,16 @@
 
 #include "kernels/prepare.h"
 #include "parallel/train/test_faults.h"
+#include "parallel/train/train_checkpoint.h"
 #include "parallel/train/verify_layout.h"
 #include "tests/emulation/bridge/played_machine.h"
-#include "tests/parallel/train/offload_support.h"
+#include "tests/parallel/train/device_run.h"
+#include "tests/support/scratch_dir.h"
 
 namespace ashlar {
 namespace {
 
 using namespace test;
-
-TrainOptions model_xxs() {
-  TrainOptions options = tiny_options();
-  options.num_layers = 2;
-  options.hidden_size = 32;
-  options.num_attention_heads = 2;
-  options.ffn_hidden_size = 64;
-  options.seq_length = 16;
-  options.vocab_size = 19;
-  options.make_vocab_size_divisible_by = 1;
-  options.global_batch_size = 4;
-  return options;
-}
-
-TinySource source_of(const TrainOptions& options) {
-  return TinySource(options.seq_length, options.vocab_size);
-}
-
-ThreadRankOptions on_gpus(DeviceBackend backend) {
-  return {.timeout_seconds = 300, .device = {.kind = DeviceKind::kCuda, .backend = backend}};
-}
-
-std::string name_of(DeviceBackend backend) {
-  return backend == DeviceBackend::kNccl ? "nccl" : "staged";
-}
-
-constexpr double kLoss = 1e-5, kNorm = 1e-4;
 
 class OnDevice : public testing::TestWithParam<DeviceBackend> {};
 
@@ -117,72 +92,6 @@ TEST_P(OnDevice, RecomputationChangesNoBit) {
   EXPECT_TRUE(run_steps(again, {2, 1, 1}, source_of(options), 2, on_gpus(GetParam())).same_bits(kept));
 }
 
-// State in host memory or in files beside a GPU: the CPU's kernels update it, so the numbers are close, and both homes
-// give the same bits, overlapped or not.
-TEST_P(OnDevice, OffloadedStateIsUpdatedByTheHost) {
-  const ScratchDir scratch;
-  for (const auto& [stage, bf16] : {std::pair{1, false}, {0, true}, {2, true}, {3, true}}) {
-    TrainOptions options = model_xxs();
-    options.bf16 = bf16;
-    options.zero_stage = stage;
-    const GridShape grid{1, 1, 2};
-    const RunTrace resident = run_steps(options, grid, source_of(options), 2, on_gpus(GetParam()));
-    options.offload_optimizer_device = "cpu";
-    RunHooks hooks;
-    hooks.prepare = [](Training& training) { EXPECT_EQ(training.optimizer.state_bytes(), 0u); };
-    const RunTrace host = run_steps(options, grid, source_of(options), 2, on_gpus(GetParam()), hooks);
-    EXPECT_LE(worst_difference(host.losses, resident.losses), bf16 ? 1e-3 : kLoss);
-    EXPECT_LE(worst_difference(host.weights, resident.weights), bf16 ? 1e-2 : 1e-5);
-    options.offload_optimizer_device = "nvme";
-    options.nvme_path = scratch.path().string();
-    options.overlap_param_gather = true;
-    EXPECT_TRUE(run_steps(options, grid, source_of(options), 2, on_gpus(GetParam()), hooks).same_bits(host));
-  }
-}
-
-// Weights beside a GPU too: the bits of the run whose state alone is there, whichever home, overlapped or not.
-TEST_P(OnDevice, OffloadedWeightsGiveEqualBits) {
-  const ScratchDir scratch;
-  for (const bool bf16 : {false, true}) {
-    TrainOptions options = model_xxs();
-    options.bf16 = bf16;
-    options.zero_stage = 3;
-    options.offload_optimizer_device = "cpu";
-    const GridShape grid{1, bf16 ? 2 : 1, 2};
-    const RunTrace on_gpu = run_steps(options, grid, source_of(options), 2, on_gpus(GetParam()));
-    for (const auto& [state, weights] : {std::pair{"cpu", "cpu"}, {"cpu", "nvme"}, {"nvme", "cpu"}, {"nvme", "nvme"}}) {
-      const std::string where = fmt::format("{} state {} weights {}", bf16 ? "bf16" : "fp32", state, weights);
-      TrainOptions elsewhere = options;
-      elsewhere.offload_optimizer_device = state;
-      elsewhere.offload_param_device = weights;
-      const bool files = where.find("nvme") != std::string::npos;
-      elsewhere.nvme_path = files ? scratch.path().string() : "";
-      elsewhere.overlap_param_gather = files;
-      RunHooks hooks;
-      hooks.prepare = [&](Training& training) {
-        ASSERT_NE(training.store.value_home(), nullptr);
-        EXPECT_EQ(training.store.value_home()->reads_files(), elsewhere.offload_param_device == "nvme") << where;
-        EXPECT_EQ(training.rank.device.memory_uses(MemoryKind::kDevice).of(MemoryItem::kParameters).now, 0) << where;
-      };
-      const RunTrace trace = run_steps(elsewhere, grid, source_of(options), 2, on_gpus(GetParam()), hooks);
-      EXPECT_TRUE(trace.same_bits(on_gpu)) << where;
-      EXPECT_EQ(trace.weights, on_gpu.weights) << where;
-    }
-  }
-}
-
-// State in host memory and weights in a file, so that their disk is the only one.
-TEST_P(OnDevice, DiskOfWeightsThatFailsEndsTheJobAtOnce) {
-  const ScratchDir scratch;
-  TrainOptions options = with_weights_in_files(model_xxs(), scratch);
-  options.offload_optimizer_device = "cpu";
-  const int64_t bytes = file_bytes(with_grid(options, {1, 1, 2}), 1, on_gpus(GetParam())).weights;
-  for (const auto& [written, stand] : {std::pair{2 * bytes, "UPDATE"}, {2 * bytes - 1, "0F0"}}) {
-    options.test_offload_fault = fmt::format("rank=1,bytes={},file=param", written);
-    EXPECT_THAT(expect_failed_disk_ends_job(options, on_gpus(GetParam())), testing::HasSubstr(stand));
-  }
-}
-
 // Parts of the rows on each tensor rank: the CPU's run, and the same bits with activations that are made again.
 TEST_P(OnDevice, SequenceParallelTrainsLikeTheCpu) {
   TrainOptions options = model_xxs();
@@ -204,49 +113,6 @@ TEST_P(OnDevice, RunsRepeatToTheLastBit) {
   EXPECT_TRUE(run_steps(options, grid, source_of(options), 2, on_gpus(GetParam())).same_bits(once));
   options.pipeline_schedule = "gpipe";
   EXPECT_TRUE(run_steps(options, grid, source_of(options), 2, on_gpus(GetParam())).same_bits(once));
-}
-
-// Gathered and reduced at once, or beside the computation: the same bits.
-TEST_P(OnDevice, OverlapGivesEqualBits) {
-  TrainOptions options = model_xxs();
-  options.grad_reduce = "micro-batch";
-  options.ddp_bucket_size = 1;
-  const GridShape grid{1, 2, 2};
-  const TinySource source = source_of(options);
-  const RunTrace expected = run_steps(options, grid, source, 2, on_gpus(GetParam()));
-  for (const auto& [stage, overlap] : {std::pair{1, true}, {3, false}, {3, true}}) {
-    options.zero_stage = stage;
-    options.overlap_grad_reduce = options.overlap_param_gather = overlap;
-    const RunTrace trace = run_steps(options, grid, source, 2, on_gpus(GetParam()));
-    EXPECT_TRUE(trace.same_bits(expected)) << "stage " << stage << (overlap ? " overlapped" : "");
-    EXPECT_EQ(trace.weights, expected.weights) << "stage " << stage << (overlap ? " overlapped" : "");
-  }
-}
-
-// What data ranks share out changes no bit, and a checkpoint puts it together again.
-TEST_P(OnDevice, SharedOutStateGivesEqualBits) {
-  TrainOptions options = model_xxs();
-  options.bf16 = true;
-  const GridShape grid{1, 2, 2};
-  const TinySource source = source_of(options);
-  const RunTrace expected = run_steps(options, grid, source, 3, on_gpus(GetParam()));
-  const ScratchDir scratch;
-  RunHooks hooks;
-  hooks.behind_step = [&](Training& training, const StepResult& result) {
-    if (result.step == 2) {
-      save_training(training, scratch / "run", 1);
-    }
-  };
-  options.zero_stage = 1;
-  const RunTrace shared_out = run_steps(options, grid, source, 3, on_gpus(GetParam()), hooks);
-  EXPECT_EQ(shared_out.losses, expected.losses);
-  EXPECT_EQ(shared_out.grad_norms, expected.grad_norms);
-  EXPECT_EQ(shared_out.weights, expected.weights);
-  hooks = {};
-  hooks.prepare = [&](Training& training) { EXPECT_TRUE(load_training(training, scratch / "run", 1).has_value()); };
-  const RunTrace resumed = run_steps(options, grid, source, 1, on_gpus(GetParam()), hooks);
-  EXPECT_EQ(resumed.losses.back(), expected.losses.back());
-  EXPECT_EQ(resumed.weights, expected.weights);
 }
 
 // Steps that are put on the stream before the one in front of them is done.
@@ -309,6 +175,38 @@ TEST_P(OnDevice, NonFiniteStepAndTheOneBehindItChangeNothing) {
         training.executor.set_hooks({});
         EXPECT_TRUE(train_step(training, source).finite);
         EXPECT_NE(training.sync.values().hash_values(), before);
+      },
+      on_gpus(GetParam()));
+}
+
+// When the host learns of a bad gradient, those of the step behind it lie in its place: the search makes them again.
+TEST_P(OnDevice, ABadGradientIsNamedThoughAnotherStepFollowed) {
+  const GridShape grid{1, 2, 1};
+  const TrainOptions options = with_grid(model_xxs(), grid);
+  const TinySource source = source_of(options);
+  run_ranks(
+      grid.num_ranks(),
+      [&](RankContext& rank) {
+        Training training(rank, options);
+        EXPECT_TRUE(train_step(training, source).finite);
+        Buffer infinite = rank.device.allocate_host(sizeof(float), "test");
+        *reinterpret_cast<float*>(infinite.data()) = std::numeric_limits<float>::infinity();
+        const Parameter& parameter = *training.chunks.front()->layers().front()->parameters().front();
+        ExecutorHooks hooks;
+        hooks.on_gradients = [&](int stage, int microbatch, size_t layer) {
+          if (training.state.iteration == 1 && stage == 1 && microbatch == 0 && layer == 0) {
+            training.stream->copy(parameter.grad.data, infinite.data(), sizeof(float));
+          }
+        };
+        training.executor.set_hooks(hooks);
+        submit_step(training, source);  // step 2, with the fault
+        submit_step(training, source);  // step 3
+        const StepResult bad = take_result(training);
+        EXPECT_FALSE(bad.finite);
+        EXPECT_TRUE(std::isfinite(bad.loss));
+        const std::string where = find_non_finite(training, source);
+        EXPECT_NE(where.find("all activations are finite; rank 1 "), std::string::npos) << where;
+        EXPECT_NE(where.find("the gradient of h.1."), std::string::npos) << where;
       },
       on_gpus(GetParam()));
 }

@@ -87,6 +87,22 @@ TEST(FewOffloadParam, OneDataRankReadsLayersToo) {
   expect_files_change_nothing({{1, 1, 1}, true, overlaps}, 3);
 }
 
+// Passes that follow each other in one window, of which the last layer of one and the first of the next may have one
+// place in memory, and their parts in the file one too.
+TEST(FewOffloadParam, LongWindowsChangeNoBit) {
+  for (const int64_t layers : {3, 4}) {
+    expect_files_change_nothing({{1, 1, 2},
+                                 false,
+                                 [&](TrainOptions& options) {
+                                   overlaps(options);
+                                   options.num_layers = layers;
+                                   options.pipeline_schedule = "gpipe";
+                                   options.grad_reduce = "step";
+                                 }},
+                                2, layers == 3);
+  }
+}
+
 TEST(FewOffloadParam, QueuedStreamsWaitForTheirDisk) {
   expect_files_change_nothing({{1, 1, 2}, false, overlaps}, 3, true);
 }

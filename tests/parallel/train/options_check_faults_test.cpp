@@ -48,6 +48,8 @@ TEST(TestPoints, AreReadAndChecked) {
     EXPECT_THAT(refusal([&] { parse_test_point("test-hang", wrong); }), HasSubstr("--test-hang expects")) << wrong;
   }
   EXPECT_THAT(resolve_refusal({"--test-nan", "rank=1"}), HasSubstr("--test-nan expects rank=R,step=S"));
+  EXPECT_THAT(resolve_refusal({"--test-hang", "rank=0,step=1,point=lunch"}),
+              HasSubstr("points are all-reduce, receive and checkpoint"));
   EXPECT_THAT(resolve_refusal({"--test-write-fault", "rank=0,bytes=1,kill=1,kill=1", "--save", "d"}),
               HasSubstr("kill stands there twice"));
 }

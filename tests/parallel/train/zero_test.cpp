@@ -177,6 +177,48 @@ TEST(FewZero, OverlapChangesNoBit) {
   }
 }
 
+// So is what stays gathered from one pass to the next, or comes for the next, in windows of many passes.
+TEST(FewZero, OverlapInLongWindowsChangesNoBit) {
+  for (const char* schedule : {"1f1b", "gpipe"}) {
+    for (const int64_t layers : {3, 4}) {
+      TrainOptions options = wide_options();
+      options.num_layers = layers;
+      options.pipeline_schedule = schedule;
+      options.grad_reduce = "step";
+      const ZeroRun expected = run(options, {1, 1, 2}, 0, 2);
+      options.overlap_grad_reduce = options.overlap_param_gather = true;
+      expect_equal_bits(run(options, {1, 1, 2}, 3, 2), expected, fmt::format("{} {}", schedule, layers));
+    }
+  }
+}
+
+// The sums between groups of data ranks follow those within at once, while the layers before compute.
+TEST(FewZero, SumsBetweenInstancesDoNotWaitForTheEnd) {
+  TrainOptions options = model_xs();
+  options.num_distributed_optimizer_instances = 2;
+  options.zero_stage = 1;
+  options.grad_reduce = "step";
+  options.overlap_grad_reduce = true;
+  const TinySource source(options.seq_length, options.vocab_size);
+  run_ranks(4, [&](RankContext& rank) {
+    Training training(rank, with_grid(options, {1, 1, 4}));
+    const auto sums = [&] { return training.grid.replicate().num_ops(OpKind::kAllReduce); };
+    const auto last = static_cast<int>(training.options.num_microbatches) - 1;
+    const std::vector<FlatLayer>& layers = training.store.layout().layers;
+    int64_t expected = 0;
+    ExecutorHooks hooks;
+    hooks.on_gradients = [&](int, int microbatch, size_t layer) {
+      if (microbatch == last) {
+        EXPECT_EQ(sums(), expected) << layer;
+        expected += static_cast<int64_t>(layers[layer].end_bucket - layers[layer].first_bucket);
+      }
+    };
+    training.executor.set_hooks(hooks);
+    train_step(training, source);
+    EXPECT_EQ(sums(), expected);
+  });
+}
+
 // Groups that share out among themselves sum in another order than one group, and alike at every stage.
 TEST(Zero, EqualBitsOfInstances) {
   for (const char* reduction : kReductions) {
@@ -263,6 +305,19 @@ TEST(FewZero, NonFiniteIsFound) {
       const std::string found = find_non_finite(training, source);
       EXPECT_NE(found.find("first on rank 3"), std::string::npos) << found;
       EXPECT_NE(found.find("micro-batch 1"), std::string::npos) << found;
+      // A gradient that is bad once only.
+      int times = 0;
+      hooks = {};
+      hooks.on_gradients = [&](int, int, size_t layer) {
+        if (rank.world.rank() == 3 && times++ == 0) {
+          training.chunks.front()->layers()[layer]->parameters().front()->grad.as<float>()[0] =
+              std::numeric_limits<float>::infinity();
+        }
+      };
+      training.executor.set_hooks(hooks);
+      EXPECT_FALSE(train_step(training, source).finite) << "stage " << stage;
+      const std::string once = find_non_finite(training, source);
+      EXPECT_NE(once.find("every activation and gradient finite; in the first, rank "), std::string::npos) << once;
       training.executor.set_hooks({});
       EXPECT_TRUE(train_step(training, source).finite);
     });

@@ -31,12 +31,12 @@ GptConfig small_config(bool tied = true) {
 // A rank's stage and its parameters, without executor and data.
 struct Model {
   Model(RankContext& rank, const GridShape& shape, const GptConfig& config = small_config(),
-        int64_t bucket_elements = 100)
+        const Sharding& sharding = {.bucket_elements = 100})
       : stream(rank.device.create_stream()),
         grid(rank, shape),
         chunk(make_stage(config, std::vector<int64_t>(static_cast<size_t>(shape.pipeline), 2 / shape.pipeline),
                          grid.coordinate().pipeline, grid.coordinate().tensor, shape.tensor)),
-        store(rank.device, grid, {stage_parameters(*chunk)}, config.dtype, {.bucket_elements = bucket_elements}) {}
+        store(rank.device, grid, {stage_parameters(*chunk)}, config.dtype, sharding) {}
 
   // Gradients that depend on name and global index; a tied table's lies half in each of its two uses.
   void fill_gradients(double factor = 1) {
@@ -179,7 +179,7 @@ TEST(GradReducer, BucketsCutAnywhere) {
   std::mutex mutex;
   for (const int64_t bucket : {1, 32, 100, 1000, 40000000}) {
     run_ranks(2, [&](RankContext& rank) {
-      Model model(rank, {1, 1, 2}, small_config(), bucket);
+      Model model(rank, {1, 1, 2}, small_config(), {.bucket_elements = bucket});
       GradReducer reducer(model.grid, *model.stream, model.store);
       model.fill_gradients(1.0 + 0.1 * rank.world.rank());
       reducer.reduce(0);
@@ -220,6 +220,46 @@ TEST(GradReducer, LeavesOtherStagesAlone) {
     reducer.reduce(1);
     EXPECT_EQ(model.grid.data().num_ops(OpKind::kAllReduce), 0);
   });
+}
+
+// The layer that is needed next is on its way before the one in front of it is given back, also in the next pass of a
+// window; one that is needed again at once is not gathered again.
+TEST(ValueGather, OneLayerAheadAcrossThePassesOfAWindow) {
+  struct Need {
+    size_t layer, next;
+    int by_need, by_done;  // layers that were gathered until then
+  };
+  // Four layers, one collective each. Two forward and two backward passes; backward the first layer is not read. The
+  // second layer and the last have one place, so the last is asked for when the second is given back. So it is with the
+  // ends of the stage where they are too large to lie beside each other.
+  for (const int64_t vocab : {16, 4096}) {
+    const int jump = vocab == 16 ? 5 : 4;
+    const std::vector<Need> window = {{0, 1, 2, 2},   {1, 2, 3, 3},         {2, 3, 4, 4},   {3, 0, jump, 5},
+                                      {0, 1, 6, 6},   {1, 2, 7, 7},         {2, 3, 8, 8},   {3, 3, 8, 8},
+                                      {3, 2, 9, 9},   {2, 1, 10, 10},       {1, 3, 10, 11}, {3, 2, 12, 12},
+                                      {2, 1, 13, 13}, {1, kNoLayer, 13, 13}};
+    GptConfig config = small_config(false);
+    config.vocab = config.padded_vocab = vocab;
+    for (const bool overlap : {true, false}) {
+      run_ranks(2, [&](RankContext& rank) {
+        Model model(rank, {1, 1, 2}, config, {.zero_stage = 3, .num_shards = 2, .bucket_elements = 1 << 20});
+        ASSERT_EQ(model.store.layout().buckets.size(), 4u);
+        ValueGather values(model.grid, *model.stream, model.store, overlap);
+        const auto gathered = [&] { return model.grid.data().num_ops(OpKind::kAllGather); };
+        values.open(0, 0);
+        EXPECT_EQ(gathered(), overlap ? 1 : 0);
+        for (size_t at = 0; at < window.size(); ++at) {
+          const auto& [layer, next, by_need, by_done] = window[at];
+          values.need(0, layer, next);
+          EXPECT_TRUE(!overlap || gathered() == by_need) << at << ": " << gathered();
+          values.done(0, layer);
+          EXPECT_TRUE(!overlap || gathered() == by_done) << at << ": " << gathered();
+        }
+        values.close();
+        EXPECT_EQ(gathered(), 13);
+      });
+    }
+  }
 }
 
 // One table, two gradients: the sum reaches both uses, on one rank and on two, and is added once.
