@@ -130,7 +130,7 @@ TEST_P(ShardingOnDevice, OffloadedWeightsChangeNoBit) {
       elsewhere.offload_param_device = weights;
       const bool files = where.find("nvme") != std::string::npos;
       elsewhere.nvme_path = files ? scratch.path().string() : "";
-      elsewhere.overlap_param_gather = files;
+      elsewhere.overlap_param_gather = elsewhere.offload_optimizer_device == elsewhere.offload_param_device;
       RunHooks hooks;
       hooks.prepare = [&](Training& training) {
         ASSERT_NE(training.store.value_home(), nullptr);
