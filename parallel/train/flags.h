@@ -107,6 +107,4 @@ bool in_range(const FlagRange& range, double value);
 std::optional<int64_t> parse_integer(std::string_view text);
 std::optional<double> parse_real(std::string_view text);  // finite, '.' as point
 
-std::string group_name(FlagGroup group);
-
 }  // namespace ashlar
