@@ -28,7 +28,7 @@ void expect_plan_is_allocated(const TrainOptions& options, const GridShape& grid
               for (size_t item = 0; item < kNumMemoryItems; ++item) {
                 const char* name = memory_item_name(static_cast<MemoryItem>(item));
                 EXPECT_EQ(planned.bytes[item], uses.items[item].now) << where << ": " << name;
-                EXPECT_EQ(planned.host_bytes[item], host.items[item].now) << where << ": " << name << " on the host";
+                EXPECT_EQ(planned.host_bytes[item], host.items[item].peak) << where << ": " << name << " on the host";
               }
               EXPECT_EQ(planned.disk_bytes, disk_bytes(training)) << where;
               EXPECT_EQ(planned.total(), uses.total.peak) << where;
