@@ -110,7 +110,7 @@ TEST_F(BadStart, FaultsThatCannotCome) {
   expect_refused(2, tiny().with("--test-nan rank=1,step=7"),
                  {"--test-nan rank=1,step=7: the run ends with step 6", "nearest legal value: step=6"});
   expect_refused(2, tiny().with("--test-offload-fault foo"),
-                 {"--test-offload-fault expects rank=R,bytes=N, got 'foo'"});
+                 {"--test-offload-fault expects rank=R,bytes=N[,file=F], got 'foo'"});
   expect_error(pretrain(2, tiny().with("--test-write-fault rank=1,bytes=9")), ErrorCode::kUsage,
                {"--test-write-fault rank=1,bytes=9 needs --save DIR"});
   const Ended ended = pretrain(2, tiny().with("--save ck --test-write-fault rank=1,bytes=100000000"));
