@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "parallel/train/config_file.h"
 #include "parallel/train/flags.h"
 #include "parallel/train/options_parse.h"
 #include "runtime/base/error.h"
@@ -128,13 +129,13 @@ ParsedCommand parse_train_options(const std::vector<std::string>& args) {
     parsed.print = flag_tables(form == "markdown");
     return parsed;
   }
-  Values file;
+  ConfigFile file;
   std::string path;
   if (const auto found = words.find("config"); found != words.end()) {
     path = found->second.front();
     file = read_config_file(path);
-    std::erase_if(file, [&](const auto& item) { return words.count(item.first); });
-    leave_out_replaced(words, path, file, parsed.notes);
+    std::erase_if(file.values, [&](const auto& item) { return words.count(item.first); });
+    leave_out_replaced(words, path, file.values, parsed.notes);
   }
   std::set<std::string> given;
   std::vector<std::string> without_effect;
@@ -152,8 +153,8 @@ ParsedCommand parse_train_options(const std::vector<std::string>& args) {
     }
   };
   // The file first: what the command line says is applied later, and replaces it.
-  for (const auto& [name, values] : file) {
-    apply(*find_flag(name), values, fmt::format("{} in {}:", name, path));
+  for (const auto& [name, values] : file.values) {
+    apply(*find_flag(name), values, fmt::format("{} in {}:{}:", name, path, file.lines.at(name)));
     parsed.options.files[name] = path;
   }
   for (const auto& [name, values] : words) {
@@ -161,7 +162,7 @@ ParsedCommand parse_train_options(const std::vector<std::string>& args) {
   }
   REQUIRE(problems.empty(), ErrorCode::kUsage, "{}", fmt::join(problems, "\n"));
   try {
-    for (const Values& source : {words, file}) {
+    for (const Values& source : {words, file.values}) {
       check_activation(source);
       check_sums_of_gradients(source);
     }

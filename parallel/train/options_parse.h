@@ -12,11 +12,10 @@ namespace ashlar {
 
 using Values = std::map<std::string, std::vector<std::string>>;  // by flag name
 
-// Throws Error(kUsage) with what was probably meant. `where` is how the user wrote it: "flag --x", "key x in run.toml".
+// Throws Error(kUsage) with what was probably meant. `where` is how the user wrote it: "flag --x", "key x in
+// run.toml:3".
 [[noreturn]] void unknown_flag(const std::string& name, const std::string& where);
 
-// Reads a TOML file; throws Error(kUsage) that names file and key.
-Values read_config_file(const std::string& path);
 // Pure. The command line wins under whatever name: what the file says of a setting in another way is left out, and
 // notes say so unless it asked for nothing.
 void leave_out_replaced(const Values& words, const std::string& path, Values& file, std::vector<std::string>& notes);

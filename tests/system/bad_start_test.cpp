@@ -129,7 +129,7 @@ TEST_F(BadStart, AConfigFileIsNamed) {
   EXPECT_THAT(ended.out, HasSubstr("ZeRO-1 over 2 data ranks"));
   std::ofstream(path("run.toml")) << "recompute-granularity = \"selective\"\nrecompute-modules = []\n";
   expect_refused(2, tiny().with("--config run.toml"),
-                 {"recompute-modules in run.toml: needs a value (some of core_attn, layernorm, mlp_act)"});
+                 {"recompute-modules in run.toml:2: needs a value (some of core_attn, layernorm, mlp_act)"});
   std::ofstream(path("run.toml")) << "optimizer-cpu-offload = true\n";
   expect_error(pretrain(2, tiny().with("--config run.toml --distributed-backend mpi")), ErrorCode::kUsage,
                {"optimizer-cpu-offload has no use here", "(optimizer-cpu-offload: in run.toml)"});

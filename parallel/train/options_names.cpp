@@ -1,8 +1,7 @@
-// The TOML file of --config, and what the command line replaces of it.
+// Names that are no flags, and what the command line replaces of a --config file.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "parallel/train/flags.h"
@@ -21,39 +20,6 @@ namespace ashlar {
               fmt::format("unknown {}{} --help lists all flags", where,
                           nearest ? fmt::format("; did you mean {}{}?", where.starts_with("flag") ? "--" : "", *nearest)
                                   : std::string(";")));
-}
-
-Values read_config_file(const std::string& path) {
-  std::vector<CLI::ConfigItem> items;
-  try {
-    items = CLI::ConfigTOML().from_file(path);
-  } catch (const CLI::FileError&) {
-    throw Error(ErrorCode::kUsage, fmt::format("--config {}: cannot read this file", path));
-  }
-  Values given;
-  for (const CLI::ConfigItem& item : items) {
-    if (!item.parents.empty()) {
-      // The reader shows a section's head as a key "++".
-      const std::string section = fmt::format("{}", fmt::join(item.parents, "."));
-      const std::string dotted = item.name == "++" ? section : section + "." + item.name;
-      const auto own = foreign_name_hint(dotted);
-      const auto instead = own ? own : foreign_name_hint(item.parents.front());
-      throw Error(ErrorCode::kUsage,
-                  fmt::format("{}: sections and dotted keys ({}) are not used; write name = value{}", path,
-                              item.parents.front(), instead ? fmt::format("; {}: {}", dotted, *instead) : ""));
-    }
-    const Flag* flag = find_flag(item.name);
-    if (!flag) {
-      unknown_flag(item.name, fmt::format("key {} in {}", item.name, path));
-    }
-    REQUIRE(!std::holds_alternative<std::monostate>(flag->target) || flag->status != FlagStatus::kDone,
-            ErrorCode::kUsage, "{}: {} is for the command line only", path, flag->name);
-    REQUIRE(given.count(flag->name) == 0, ErrorCode::kUsage, "{}: {} stands there twice", path, flag->name);
-    // The reader splits unquoted "969,30,1" at its commas; only lists want that.
-    given[flag->name] =
-        flag->is_list() ? item.inputs : std::vector<std::string>{fmt::format("{}", fmt::join(item.inputs, ","))};
-  }
-  return given;
 }
 
 void leave_out_replaced(const Values& words, const std::string& path, Values& file, std::vector<std::string>& notes) {
