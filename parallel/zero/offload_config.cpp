@@ -45,9 +45,8 @@ HomeShape value_shape(const FlatLayout& layout, DType values) {
   return shape;
 }
 
-HomeShape state_shape(const FlatLayout& layout, DType values, const StateKinds& kinds, int64_t chunk_elements) {
-  return {
-      .chunks = cut_chunks(layout, chunk_elements), .dtype = kernels::stat_dtype(values), .num_kinds = kinds.count()};
+HomeShape state_shape(const FlatLayout& layout, DType values, const StateKinds& kinds) {
+  return {.chunks = cut_chunks(layout), .dtype = kernels::stat_dtype(values), .num_kinds = kinds.count()};
 }
 
 CarrierViews lay_out_carriers(Arena& arena, int64_t largest_chunk, DType grads, DType values) {
@@ -63,7 +62,7 @@ CarrierViews lay_out_carriers(Arena& arena, int64_t largest_chunk, DType grads, 
 HomeBytes offloaded_bytes(const FlatLayout& layout, DType values, bool has_moments, const OffloadConfig& config,
                           DeviceKind device) {
   const StateKinds kinds = state_kinds(values, has_moments, device, config);
-  const HomeShape shape = state_shape(layout, values, kinds, config.chunk_elements);
+  const HomeShape shape = state_shape(layout, values, kinds);
   HomeBytes bytes = home_bytes(config.state, shape);
   if (config.offloads_values()) {
     bytes += home_bytes(config.values, value_shape(layout, values));

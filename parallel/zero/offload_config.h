@@ -16,7 +16,6 @@ struct OffloadConfig {
   HomeKind values = HomeKind::kDevice;  // elsewhere only where `state` is: it then has masters
   FileHomeOptions state_files{};
   FileHomeOptions value_files{};
-  int64_t chunk_elements = kChunkElements;  // a multiple of kernels::kNormBlock
 
   bool offloads_state() const { return state != HomeKind::kDevice; }
   bool offloads_values() const { return values != HomeKind::kDevice; }
@@ -39,7 +38,7 @@ HomeBytes offloaded_bytes(const FlatLayout& layout, DType values, bool has_momen
                           DeviceKind device);
 
 // Pure. Of masters and moments, where `values` is the dtype of values.
-HomeShape state_shape(const FlatLayout& layout, DType values, const StateKinds& kinds, int64_t chunk_elements);
+HomeShape state_shape(const FlatLayout& layout, DType values, const StateKinds& kinds);
 
 // What carries the chunks of every other update between a GPU and the host, and the scalars of the update.
 struct CarrierViews {

@@ -21,7 +21,7 @@ OffloadedState::OffloadedState(RankContext& rank, Stream& stream, const Paramete
       dtype_(store.dtype()),
       grad_dtype_(store.grad_dtype()),
       kinds_(state_kinds(store.dtype(), has_moments, rank.device.kind(), config)) {
-  const HomeShape shape = state_shape(store.layout(), dtype_, kinds_, config.chunk_elements);
+  const HomeShape shape = state_shape(store.layout(), dtype_, kinds_);
   const std::vector<StateChunk>& chunks = shape.chunks;
   pieces_ = cut_pieces(store.owned(), chunks);
   of_chunk_.resize(chunks.size());

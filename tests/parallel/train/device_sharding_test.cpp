@@ -15,17 +15,25 @@ class ShardingOnDevice : public testing::TestWithParam<DeviceBackend> {};
 // Gathered and reduced at once, or beside the computation: the same bits.
 TEST_P(ShardingOnDevice, OverlapGivesEqualBits) {
   TrainOptions options = model_xxs();
-  options.grad_reduce = "micro-batch";
   options.ddp_bucket_size = 1;
-  const GridShape grid{1, 2, 2};
   const TinySource source = source_of(options);
-  const RunTrace expected = run_steps(options, grid, source, 2, on_gpus(GetParam()));
-  for (const auto& [stage, overlap] : {std::pair{1, true}, {3, false}, {3, true}}) {
-    options.zero_stage = stage;
-    options.overlap_grad_reduce = options.overlap_param_gather = overlap;
-    const RunTrace trace = run_steps(options, grid, source, 2, on_gpus(GetParam()));
-    EXPECT_TRUE(trace.same_bits(expected)) << "stage " << stage << (overlap ? " overlapped" : "");
-    EXPECT_EQ(trace.weights, expected.weights) << "stage " << stage << (overlap ? " overlapped" : "");
+  for (const auto& [grad_reduce, in_bf16] : {std::pair{"micro-batch", false}, {"step", false}, {"step", true}}) {
+    const GridShape grid{1, in_bf16 ? 1 : 2, 2};
+    options.grad_reduce = grad_reduce;
+    options.bf16 = options.grad_reduce_in_bf16 = in_bf16;
+    options.zero_stage = 0;
+    options.overlap_grad_reduce = options.overlap_param_gather = false;
+    const RunTrace expected = run_steps(options, grid, source, 2, on_gpus(GetParam()));
+    for (const auto& [stage, overlap] : {std::pair{0, true}, {1, true}, {2, true}, {3, false}, {3, true}}) {
+      options.zero_stage = stage;
+      options.overlap_grad_reduce = overlap;
+      options.overlap_param_gather = overlap && stage > 0;
+      const RunTrace trace = run_steps(options, grid, source, 2, on_gpus(GetParam()));
+      const std::string where = fmt::format("stage {}{}, --grad-reduce {}{}", stage, overlap ? " overlapped" : "",
+                                            grad_reduce, in_bf16 ? " in bf16" : "");
+      EXPECT_TRUE(trace.same_bits(expected)) << where;
+      EXPECT_EQ(trace.weights, expected.weights) << where;
+    }
   }
 }
 

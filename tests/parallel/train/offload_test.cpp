@@ -56,6 +56,20 @@ TEST(FewOffload, FilesChangeNoBit) {
   expect_files_change_nothing({{1, 1, 2}, 1, true, "adam"}, 3);
 }
 
+// A table that is larger than a chunk of its file.
+TEST(FewOffload, ChunksOfATensor) {
+  expect_files_change_nothing({{1, 1, 1},
+                               0,
+                               true,
+                               "adam",
+                               [](TrainOptions& options) {
+                                 options.hidden_size = 32;
+                                 options.num_layers = 1;
+                                 options.vocab_size = 3 * kChunkElements / options.hidden_size / 2;
+                               }},
+                              2);
+}
+
 TEST(FewOffload, QueuedStreamsWaitForTheirDisk) {
   expect_files_change_nothing({{1, 1, 2}, 2, true, "adam"}, 3, true);
 }
