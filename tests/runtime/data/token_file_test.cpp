@@ -1,6 +1,7 @@
 #include "runtime/data/token_file.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 
@@ -212,6 +213,17 @@ TEST(IndexedFile, NamesMissingFiles) {
   expect_error(ErrorCode::kData, {"--data-path", "no " + (folder / "set.idx")},
                [&] { open_token_file(folder / "set"); });
   expect_error(ErrorCode::kData, {"--data-path", "other.idx"}, [&] { open_token_file(folder / "other"); });
+}
+
+TEST(IndexedFile, RefusesAPipeInPlaceOfAFile) {
+  for (const char* const ending : {".idx", ".bin"}) {
+    const TempFolder folder;
+    write_counting_pair(folder / "set", {5});
+    const std::string path = folder / "set" + ending;
+    std::filesystem::remove(path);
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    expect_error(ErrorCode::kData, {path, "expected a regular file"}, [&] { open_token_file(folder / "set"); });
+  }
 }
 
 TEST(IndexedFile, NamesIdsBeyondTheVocabulary) {
