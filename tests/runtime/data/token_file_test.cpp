@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "runtime/data/mapped_file.h"
 #include "tests/runtime/data/data_files.h"
 
 namespace ashlar {
@@ -215,15 +216,11 @@ TEST(IndexedFile, NamesMissingFiles) {
   expect_error(ErrorCode::kData, {"--data-path", "other.idx"}, [&] { open_token_file(folder / "other"); });
 }
 
-TEST(IndexedFile, RefusesAPipeInPlaceOfAFile) {
-  for (const char* const ending : {".idx", ".bin"}) {
-    const TempFolder folder;
-    write_counting_pair(folder / "set", {5});
-    const std::string path = folder / "set" + ending;
-    std::filesystem::remove(path);
-    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-    expect_error(ErrorCode::kData, {path, "expected a regular file"}, [&] { open_token_file(folder / "set"); });
-  }
+TEST(MappedFile, RefusesAPipeInsteadOfWaitingForItsWriter) {
+  const TempFolder folder;
+  const std::string path = folder / "pipe.bin";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  expect_error(ErrorCode::kData, {path, "expected a regular file"}, [&] { const MappedFile file(path); });
 }
 
 TEST(IndexedFile, NamesIdsBeyondTheVocabulary) {
