@@ -40,6 +40,7 @@ LIBRARY_FOLDERS = [
     ("liburing", r"liburing", ["runtime/disk/uring"]),
     ("spdlog", r"spdlog/", ["runtime/base"]),
     ("CLI11", r"CLI/", ["parallel/train", "examples", "tests/gpu"]),
+    ("toml++", r"toml\+\+/", ["parallel/train"]),
     ("xxHash", r"xxhash\.h$", ["runtime/base", "runtime/data", "runtime/checkpoint"]),
 ]
 

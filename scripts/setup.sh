@@ -9,6 +9,7 @@ packages=(
   libopenmpi-dev openmpi-bin                               # ranks
   libdnnl-dev                                              # matrix products on the CPU
   libspdlog-dev libfmt-dev libcli11-dev nlohmann-json3-dev # log, flags, JSON
+  libtomlplusplus-dev                                      # --config FILE
   libxxhash-dev                                            # hashes of checkpoints
   liburing-dev                                             # optimizer state and weights in files
   libgtest-dev libgmock-dev libbenchmark-dev               # tests and benches

@@ -1,17 +1,13 @@
 #include "examples/bench_train/bench_gpu.h"
 
-#include <chrono>
 #include <iostream>
 
+#include "examples/bench_train/compare.h"
 #include "parallel/train/training.h"
 #include "runtime/data/dataset.h"
 
 namespace ashlar {
 namespace {
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Seconds of so many steps, from an idle device to an idle device; `loss` is that of the last.
 double seconds_of(Training& training, const SampleSource& source, int steps, double& loss) {
@@ -20,7 +16,9 @@ double seconds_of(Training& training, const SampleSource& source, int steps, dou
   for (int step = 0; step < steps; ++step) {
     submit_step(training, source);
     while (training.results.num_pending() > (step + 1 < steps ? result_lag(training) : 0)) {
-      loss = take_result(training).loss;
+      const StepResult result = take_result(training);
+      require_update(result);
+      loss = result.loss;
     }
   }
   training.rank.world.barrier();
@@ -33,6 +31,7 @@ int bench_gpus(RankContext& rank, const TrainOptions& options, const GpuBench& b
   Training training(rank, options);
   const MockSource source("bench", {.seq_length = options.seq_length, .vocab_size = options.vocab_size});
   double loss = 0;
+  warm_up(training, source);
   seconds_of(training, source, 2, loss);  // plans of libraries, connections
   const double seconds = seconds_of(training, source, bench.steps, loss) / bench.steps;
   if (rank.world.rank() != 0) {

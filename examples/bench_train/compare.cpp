@@ -11,7 +11,7 @@ namespace {
 struct Run {
   Run(RankContext& rank, const TrainOptions& options)
       : bytes_before(rank.device.allocated_bytes()), training(rank, options), source(source_of(options)) {
-    measure(rank, training, source, 1);  // the first step touches fresh memory
+    warm_up(training, source);
     bytes = rank.device.allocated_bytes() - bytes_before;
   }
 
@@ -32,11 +32,31 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+void warm_up(Training& training, const SampleSource& source) {
+  constexpr int kMostSteps = 60;  // from the largest loss scale down to 1, with patience to spare
+  for (int step = 0; step < kMostSteps; ++step) {
+    const StepOutcome outcome = train_step(training, source).outcome;
+    if (outcome == StepOutcome::kUpdated) {
+      return;
+    }
+    REQUIRE(outcome == StepOutcome::kSkipped, ErrorCode::kNumerics,
+            "step {} has no finite loss or gradients: there is no training whose speed could be measured", step + 1);
+  }
+  throw Error(ErrorCode::kNumerics,
+              fmt::format("--fp16: {} steps overflowed; give a smaller --initial-loss-scale", kMostSteps));
+}
+
+void require_update(const StepResult& result) {
+  REQUIRE(result.outcome == StepOutcome::kUpdated, ErrorCode::kNumerics,
+          "a measured step updated nothing: loss or gradients were not finite; with --fp16 give a smaller "
+          "--initial-loss-scale");
+}
+
 double measure(RankContext& rank, Training& training, const SampleSource& source, int steps) {
   rank.world.barrier();
   const double start = seconds_now();
   for (int step = 0; step < steps; ++step) {
-    train_step(training, source);
+    require_update(train_step(training, source));
   }
   rank.world.barrier();
   const double tokens = static_cast<double>(training.options.global_batch_size * training.options.seq_length * steps);

@@ -71,13 +71,13 @@ int bench_one_rank(RankContext& rank, const BenchOptions& bench) {
                            count_parameters(training.config), options.seq_length, options.micro_batch_size,
                            options.num_microbatches);
 
-  train_step(training, source);  // the first one touches fresh memory
+  warm_up(training, source);
   clock.reset();
   std::vector<double> ratios, rates, limits, times;
   for (int step = 0; step < bench.steps; ++step) {
     const double limit = reference.rate();
     const double start = seconds_now();
-    train_step(training, source);
+    require_update(train_step(training, source));
     times.push_back(seconds_now() - start);
     limits.push_back(limit);
     rates.push_back(flops / times.back());
@@ -126,8 +126,8 @@ int bench_data_parallel(RankContext& rank, const BenchOptions& bench) {
   Training apart(single, train_options(bench, 1));
   Training together(rank, train_options(bench, num_ranks));
   const MockSource source = source_of(apart.options);
-  measure(rank, apart, source, 1);
-  measure(rank, together, source, 1);
+  warm_up(apart, source);
+  warm_up(together, source);
   std::vector<double> ratios, apart_rates, together_rates;
   for (int round = 0; round < bench.steps; ++round) {  // taking turns, so that noise meets both
     apart_rates.push_back(measure(rank, apart, source, 1));

@@ -84,8 +84,10 @@ int dry_run(RankContext& rank, const TrainOptions& given) {
   agree(rank.world, [&] { check_memory_limit(options, device, TableIs::kShown); });
   if (speaks && options.memory_limit_gb > 0) {
     const std::vector<RankMemory> memory = plan_memory(shape);
-    std::cout << fmt::format("a rank needs {:.2f} of the {} GB of --memory-limit-gb\n",
-                             static_cast<double>(memory[fullest_stage(memory)].total()) / 1e9, options.memory_limit_gb);
+    std::cout << fmt::format(
+        "a rank needs {} of the {} GB of --memory-limit-gb\n",
+        static_cast<double>(memory[fullest_stage(memory, shape.device)].limited(shape.device)) / 1e9,
+        options.memory_limit_gb);
   }
   return 0;
 }

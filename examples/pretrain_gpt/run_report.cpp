@@ -72,7 +72,7 @@ RunReport::RunReport(Training& training, const DataSources& data)
   }
   const RunShape shape = run_shape_of(options, used_device(options, training.rank.device.kind()));
   const std::vector<RankMemory> planned = plan_memory(shape);
-  const size_t fullest = fullest_stage(planned);
+  const size_t fullest = fullest_stage(planned, shape.device);
   print(fmt::format(
       "memory: {} planned for the fullest rank (stage {}), of it {:.3g} bytes per parameter for parameters, gradients "
       "and optimizer state",

@@ -1,7 +1,10 @@
 #include "parallel/plan/memory.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <numeric>
+#include <tuple>
 
 #include "kernels/prepare.h"
 #include "kernels/reduce.h"
@@ -10,6 +13,7 @@
 #include "parallel/plan/step_numbers.h"
 #include "parallel/zero/tensor_sum.h"
 #include "parallel/zero/update_cells.h"
+#include "runtime/tensor/host_copy.h"
 
 namespace ashlar {
 namespace {
@@ -39,10 +43,10 @@ void count_parameters(const RunShape& shape, const StageChunk& chunk, RankMemory
 void count_activations(const RunShape& shape, const StageChunk& chunk, const SlotCounts& slots, RankMemory& memory) {
   const StageRequest stage{.chunk = &chunk, .slots = slots};
   const PipelineBytes bytes = pipeline_bytes(std::span(&stage, 1), shape.batch, shape.num_microbatches);
-  memory.bytes[static_cast<size_t>(MemoryItem::kActivations)] = static_cast<int64_t>(bytes.activations);
-  memory.bytes[static_cast<size_t>(MemoryItem::kActivationGradients)] = static_cast<int64_t>(bytes.gradients);
-  memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] = static_cast<int64_t>(bytes.workspace);
-  memory.host_bytes[static_cast<size_t>(MemoryItem::kBatches)] = static_cast<int64_t>(bytes.host);
+  memory.bytes[static_cast<size_t>(MemoryItem::kActivations)] += static_cast<int64_t>(bytes.activations);
+  memory.bytes[static_cast<size_t>(MemoryItem::kActivationGradients)] += static_cast<int64_t>(bytes.gradients);
+  memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] += static_cast<int64_t>(bytes.workspace);
+  memory.host_bytes[static_cast<size_t>(MemoryItem::kBatches)] += static_cast<int64_t>(bytes.host);
 }
 
 int64_t count_nccl_scratch(const RunShape& shape, bool holds_vocabulary) {
@@ -67,6 +71,50 @@ void count_communication(const RunShape& shape, bool holds_vocabulary, RankMemor
   }
 }
 
+// Buffers that are the same whatever the batch.
+void count_buffers(const RunShape& shape, const StageChunk& chunk, int64_t num_tensors, RankMemory& memory) {
+  memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] +=
+      update_cells(Optimizer::num_norm_blocks(chunk.parameters()), num_tensors, shape.grid.tensor).bytes() +
+      kStepNumbersDeviceBytes;
+  memory.bytes[static_cast<size_t>(MemoryItem::kGradientStaging)] +=
+      TensorSum::most_packed(chunk.parameters_by_layer()) *
+      static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(shape.config.dtype)));
+  memory.bytes[static_cast<size_t>(MemoryItem::kKernels)] =
+      static_cast<int64_t>(kernels::kernel_workspace_bytes(shape.device));
+  if (shape.device != DeviceKind::kCpu) {
+    memory.host_bytes[static_cast<size_t>(MemoryItem::kCopies)] = CopyPiece::kBytes;
+  }
+  count_communication(shape, chunk.is_first() || chunk.is_last(), memory);
+  Arena pinned;
+  lay_out_step_numbers(pinned);
+  memory.host_bytes[static_cast<size_t>(MemoryItem::kBatches)] += static_cast<int64_t>(pinned.used());
+}
+
+// Stages of as many blocks hold as much, but for the first and the last.
+struct StageKind {
+  std::unique_ptr<StageChunk> chunk;
+  RankMemory parameters;  // gradients and optimizer state too
+};
+
+class StageKinds {
+ public:
+  explicit StageKinds(const RunShape& shape) : shape_(shape) {}
+
+  const StageKind& of(int stage) {
+    const bool is_first = stage == 0, is_last = stage + 1 == shape_.grid.pipeline;
+    StageKind& kind = kinds_[{is_first, is_last, shape_.layers_per_stage[static_cast<size_t>(stage)]}];
+    if (kind.chunk == nullptr) {
+      kind.chunk = make_stage(shape_.config, shape_.layers_per_stage, stage, 0, shape_.grid.tensor);
+      count_parameters(shape_, *kind.chunk, kind.parameters);
+    }
+    return kind;
+  }
+
+ private:
+  const RunShape& shape_;
+  std::map<std::tuple<bool, bool, int64_t>, StageKind> kinds_;
+};
+
 }  // namespace
 
 int64_t RankMemory::total() const {
@@ -80,10 +128,6 @@ int64_t RankMemory::host_total() const {
 int64_t RankMemory::state() const {
   return std::accumulate(kStateItems.begin(), kStateItems.end(), int64_t{0},
                          [this](int64_t sum, MemoryItem item) { return sum + of(item); });
-}
-
-MemoryItem RankMemory::largest() const {
-  return static_cast<MemoryItem>(std::ranges::max_element(bytes) - bytes.begin());
 }
 
 std::vector<SlotCounts> count_stage_slots(const RunShape& shape) {
@@ -101,41 +145,43 @@ std::vector<RankMemory> plan_memory(const RunShape& shape) {
 
 std::vector<RankMemory> plan_memory(const RunShape& shape, const std::vector<SlotCounts>& slots) {
   const auto num_tensors = static_cast<int64_t>(global_parameters(shape.config).size());
+  StageKinds kinds(shape);
   std::vector<RankMemory> stages;
   for (int stage = 0; stage < shape.grid.pipeline; ++stage) {
-    const auto chunk = make_stage(shape.config, shape.layers_per_stage, stage, 0, shape.grid.tensor);
-    RankMemory& memory = stages.emplace_back();
-    count_parameters(shape, *chunk, memory);
-    count_activations(shape, *chunk, slots[static_cast<size_t>(stage)], memory);
-    memory.bytes[static_cast<size_t>(MemoryItem::kWorkspace)] +=
-        update_cells(Optimizer::num_norm_blocks(chunk->parameters()), num_tensors, shape.grid.tensor).bytes() +
-        kStepNumbersDeviceBytes;
-    memory.bytes[static_cast<size_t>(MemoryItem::kGradientStaging)] +=
-        TensorSum::most_packed(chunk->parameters_by_layer()) *
-        static_cast<int64_t>(dtype_bytes(kernels::stat_dtype(shape.config.dtype)));
-    memory.bytes[static_cast<size_t>(MemoryItem::kKernels)] =
-        static_cast<int64_t>(kernels::kernel_workspace_bytes(shape.device));
-    count_communication(shape, chunk->is_first() || chunk->is_last(), memory);
-    Arena pinned;
-    lay_out_step_numbers(pinned);
-    memory.host_bytes[static_cast<size_t>(MemoryItem::kBatches)] += static_cast<int64_t>(pinned.used());
+    const StageKind& kind = kinds.of(stage);
+    RankMemory& memory = stages.emplace_back(kind.parameters);
+    count_buffers(shape, *kind.chunk, num_tensors, memory);
+    count_activations(shape, *kind.chunk, slots[static_cast<size_t>(stage)], memory);
   }
   return stages;
 }
 
 int64_t least_memory(const RunShape& shape) {
+  StageKinds kinds(shape);
   int64_t most = 0;
   for (int stage = 0; stage < shape.grid.pipeline; ++stage) {
-    const auto chunk = make_stage(shape.config, shape.layers_per_stage, stage, 0, shape.grid.tensor);
-    RankMemory memory;
-    count_parameters(shape, *chunk, memory);
-    most = std::max(most, memory.limited(shape.device));
+    most = std::max(most, kinds.of(stage).parameters.limited(shape.device));
   }
   return most;
 }
 
-size_t fullest_stage(const std::vector<RankMemory>& stages) {
-  return static_cast<size_t>(std::ranges::max_element(stages, {}, &RankMemory::total) - stages.begin());
+size_t fullest_stage(std::span<const RankMemory> stages, DeviceKind device) {
+  const auto limited = [=](const RankMemory& stage) { return stage.limited(device); };
+  return static_cast<size_t>(std::ranges::max_element(stages, {}, limited) - stages.begin());
+}
+
+LargestItem largest_item(const RankMemory& memory, DeviceKind device) {
+  LargestItem largest;
+  for (size_t item = 0; item < kNumMemoryItems; ++item) {
+    const std::string name = memory_item_name(static_cast<MemoryItem>(item));
+    if (memory.bytes[item] > largest.bytes) {
+      largest = {name, memory.bytes[item]};
+    }
+    if (device == DeviceKind::kCpu && memory.host_bytes[item] > largest.bytes) {
+      largest = {"host: " + name, memory.host_bytes[item]};
+    }
+  }
+  return largest;
 }
 
 }  // namespace ashlar

@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "parallel/pipeline/slots.h"
@@ -27,8 +29,7 @@ struct RankMemory {
   // What a limit on a rank's memory is about: beside a GPU its own memory; for a CPU host memory too, which is the
   // same.
   int64_t limited(DeviceKind device) const { return total() + (device == DeviceKind::kCpu ? host_total() : 0); }
-  MemoryItem largest() const;  // of device memory
-  int64_t state() const;       // parameters, gradients and optimizer state, without buffers
+  int64_t state() const;  // parameters, gradients and optimizer state, without buffers
   bool operator==(const RankMemory&) const = default;
 };
 
@@ -45,7 +46,14 @@ std::vector<RankMemory> plan_memory(const RunShape& shape, const std::vector<Slo
 // Pure. Parameters, gradients and optimizer state of the fullest rank: what it needs whatever the batch and schedule.
 int64_t least_memory(const RunShape& shape);
 
-// Pure. The stage that needs most, the earliest of equals.
-size_t fullest_stage(const std::vector<RankMemory>& stages);
+// Pure. The stage that needs most of what a limit is about, the earliest of equals.
+size_t fullest_stage(std::span<const RankMemory> stages, DeviceKind device);
+
+// Pure. What a rank needs most of, of what a limit is about.
+struct LargestItem {
+  std::string name;  // "host: optimizer state"
+  int64_t bytes = 0;
+};
+LargestItem largest_item(const RankMemory& memory, DeviceKind device);
 
 }  // namespace ashlar

@@ -14,9 +14,9 @@ namespace {
 constexpr size_t kMostColumns = 8;
 
 // Stages that get a column: all, or the first, the last and the fullest.
-std::vector<size_t> shown_stages(std::span<const RankMemory> stages) {
+std::vector<size_t> shown_stages(std::span<const RankMemory> stages, DeviceKind device) {
   std::vector<size_t> shown;
-  const size_t fullest = fullest_stage({stages.begin(), stages.end()});
+  const size_t fullest = fullest_stage(stages, device);
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     const bool is_outer = stage < kMostColumns / 2 || stage + kMostColumns / 2 - 1 >= stages.size();
     if (stages.size() <= kMostColumns || is_outer || stage == fullest) {
@@ -123,7 +123,7 @@ std::string memory_text(int64_t bytes) {
 }
 
 std::string memory_table(const RunShape& shape, std::span<const RankMemory> stages) {
-  const std::vector<size_t> shown = shown_stages(stages);
+  const std::vector<size_t> shown = shown_stages(stages, shape.device);
   const ByteUnit unit = unit_of(std::ranges::max_element(stages, {}, &RankMemory::total)->total());
   const auto number = [&](int64_t bytes) { return fmt::format("{:.3f}", static_cast<double>(bytes) / unit.bytes); };
   std::string out;
@@ -146,7 +146,7 @@ std::string memory_table(const RunShape& shape, std::span<const RankMemory> stag
 std::string plan_text(const RunShape& shape, const TimeQuestion& time) {
   const GptConfig& config = shape.config;
   const std::vector<RankMemory> memory = plan_memory(shape);
-  const std::vector<size_t> shown = shown_stages(memory);
+  const std::vector<size_t> shown = shown_stages(memory, shape.device);
   const std::vector<int64_t> parameters = parameters_per_rank(shape);
   const int64_t num_parameters = count_parameters(config);
   const auto tokens = static_cast<double>(shape.tokens_per_step());

@@ -99,27 +99,28 @@ void add_gradients(const RunShape& shape, const StageChunk& chunk, const std::ve
   const Sharding& sharding = layout.sharding;
   const int64_t times = sharding.each_microbatch ? shape.num_microbatches : 1;
   GroupTraffic& data = of(traffic, TrafficGroup::kData);
-  GroupTraffic shard{.num_ranks = sharding.cuts_state() ? sharding.num_shards : shape.grid.data};
+  GroupTraffic sums{.num_ranks = sharding.cuts_state() ? sharding.num_shards : shape.grid.data};
+  GroupTraffic gathers{.num_ranks = sharding.num_shards};
   GroupTraffic replicas{.num_ranks = shape.num_instances};
   if (!sharding.cuts_state()) {
-    add_all_reduce(shard, layout.num_elements * grad, times);
+    add_all_reduce(sums, layout.num_elements * grad, times);
   } else {
-    add_reduce_scatter(shard, layout.num_elements * grad, times);
-    add_all_reduce(shard, Optimizer::num_norm_blocks(chunk.parameters()) * static_cast<int64_t>(sizeof(double)));
-    if (sharding.cuts_values()) {
-      const std::vector<int64_t> gathers = num_gathers(actions, chunk);
-      for (const FlatLayer& layer : layout.layers) {
-        add_all_gather(shard, layer.num_elements() / sharding.num_shards * element, gathers[layer.layer]);
-      }
-    } else {
-      add_all_gather(shard, layout.num_owned() * element, 1);
-    }
+    add_reduce_scatter(sums, layout.num_elements * grad, times);
+    add_all_reduce(sums, Optimizer::num_norm_blocks(chunk.parameters()) * static_cast<int64_t>(sizeof(double)));
     if (shape.num_instances > 1) {
       add_all_reduce(replicas, layout.num_elements / sharding.num_shards * grad, times);
     }
   }
-  data.payload_bytes += shard.payload_bytes + replicas.payload_bytes;
-  data.wire_bytes += shard.wire_bytes + replicas.wire_bytes;
+  if (sharding.cuts_values()) {  // of one data rank too, where values are elsewhere
+    const std::vector<int64_t> times_of = num_gathers(actions, chunk);
+    for (const FlatLayer& layer : layout.layers) {
+      add_all_gather(gathers, layer.num_elements() / sharding.num_shards * element, times_of[layer.layer]);
+    }
+  } else if (sharding.cuts_state()) {
+    add_all_gather(gathers, layout.num_owned() * element, 1);
+  }
+  data.payload_bytes += sums.payload_bytes + gathers.payload_bytes + replicas.payload_bytes;
+  data.wire_bytes += sums.wire_bytes + gathers.wire_bytes + replicas.wire_bytes;
   for (const FlatBucket& bucket : layout.buckets) {
     if (shape.grid.pipeline > 1 && tensors[bucket.first_tensor].is_tied) {
       add_all_reduce(of(traffic, TrafficGroup::kEmbedding), bucket.num_elements() / sharding.num_shards * grad);

@@ -15,8 +15,8 @@ enum class ActionKind {
   kRecvForward,     // "RECV_F": the stage's input from the rank of the previous stage
   kSendBackward,    // "SEND_B": the gradient of the stage's input to the rank of the previous stage
   kRecvBackward,    // "RECV_B": the gradient of the stage's output from the rank of the next stage
-  kUnshard,         // "UNSHARD": a stage's parameters become whole
-  kReshard,         // "RESHARD": and are given back
+  kUnshard,         // "UNSHARD": from here a stage's passes gather the parameters they read, layer by layer
+  kReshard,         // "RESHARD": up to here
   kReduceGrads,     // "REDUCE_GRAD": a stage's gradients meet across the data axis, of a micro-batch or of the step
 };
 

@@ -281,30 +281,4 @@ std::optional<double> parse_real(std::string_view text) {
   return whole && std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
 
-std::string group_name(FlagGroup group) {
-  switch (group) {
-    case FlagGroup::kModel:
-      return "Model";
-    case FlagGroup::kGrid:
-      return "Grid";
-    case FlagGroup::kDevice:
-      return "Device";
-    case FlagGroup::kBatch:
-      return "Batch";
-    case FlagGroup::kOptimizer:
-      return "Optimizer";
-    case FlagGroup::kData:
-      return "Data";
-    case FlagGroup::kCheckpoints:
-      return "Checkpoints";
-    case FlagGroup::kOutput:
-      return "Output";
-    case FlagGroup::kRun:
-      return "Run";
-    case FlagGroup::kTest:
-      return "Test options";
-  }
-  return "";
-}
-
 }  // namespace ashlar

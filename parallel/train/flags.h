@@ -91,7 +91,7 @@ const Flag* find_flag(std::string_view name);
 std::vector<std::string> flag_names();
 
 // Pure. Sets the option of a done flag from text, or checks the text of any other. `source` is how the user wrote it,
-// "--lr" or "lr in run.toml". Throws Error(kUsage).
+// "--lr" or "lr in run.toml:3:". Throws Error(kUsage).
 void apply_flag(const Flag& flag, const std::vector<std::string>& values, const std::string& source,
                 TrainOptions& options);
 
@@ -106,7 +106,5 @@ std::string range_text(const FlagRange& range);
 bool in_range(const FlagRange& range, double value);
 std::optional<int64_t> parse_integer(std::string_view text);
 std::optional<double> parse_real(std::string_view text);  // finite, '.' as point
-
-std::string group_name(FlagGroup group);
 
 }  // namespace ashlar

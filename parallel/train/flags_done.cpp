@@ -391,8 +391,9 @@ void output_run_and_tests(Rows& t) {
   t.row("test-write-fault", &O::test_write_fault, "rank=R,bytes=N[,kill=1]",
         "rank R's checkpoint file fails after N bytes: disk full, or the process ends")
       .by_default("none");
-  t.row("test-offload-fault", &O::test_offload_fault, "rank=R,bytes=N",
-        "rank R's disk under --nvme-path is full after N bytes that went there")
+  t.row("test-offload-fault", &O::test_offload_fault, "rank=R,bytes=N[,file=F]",
+        "rank R's disk is full after N bytes that went to its file of --offload-F-device nvme: optimizer (without F) "
+        "or param")
       .by_default("none");
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <optional>
 #include <utility>
 
@@ -163,9 +164,14 @@ std::vector<GridChoice> grids_from(const TrainOptions& options) {
       }
     }
   }
-  for (int t = 1; t <= kMostGrowth; t *= 2) {
-    for (int p = 1; t * p <= kMostGrowth; p *= 2) {
-      more.push_back({tensor * t, pipeline * p, world_size * t * p});
+  // Tensor sizes that divide the heads; stages of as many layers each, or powers of two as often as they were.
+  const auto divides = [](int64_t size, int64_t whole) { return size <= whole && whole % size == 0; };
+  for (int t = 1; t <= kMostGrowth; ++t) {
+    for (int p = 1; t * p <= kMostGrowth; ++p) {
+      const bool is_even = divides(int64_t{pipeline} * p, options.num_layers) || std::has_single_bit(unsigned(p));
+      if (divides(int64_t{tensor} * t, options.num_attention_heads) && is_even) {
+        more.push_back({tensor * t, pipeline * p, world_size * t * p});
+      }
     }
   }
   const auto size = [](const GridChoice& grid) { return std::pair(grid.tensor * grid.pipeline, grid.tensor); };

@@ -10,7 +10,7 @@
 
 namespace ashlar {
 
-// Most times as many ranks that are proposed.
+// Most times as many tensor times pipeline ranks that are proposed.
 inline constexpr int kMostGrowth = 64;
 
 // What one setting is changed to.

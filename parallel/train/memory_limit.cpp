@@ -1,6 +1,8 @@
 #include "parallel/train/memory_limit.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <tuple>
@@ -13,11 +15,6 @@
 
 namespace ashlar {
 namespace {
-
-// The stage whose ranks are nearest to a limit.
-std::vector<RankMemory>::const_iterator most_limited(const std::vector<RankMemory>& stages, DeviceKind device) {
-  return std::ranges::max_element(stages, {}, [=](const RankMemory& stage) { return stage.limited(device); });
-}
 
 using Candidate = std::vector<size_t>;  // by setting: which of its values
 
@@ -73,20 +70,45 @@ class Search {
       return std::nullopt;
     }
     const RunShape shape = run_shape_of(*options, device_);
-    if (least_memory(shape) > limit_bytes_) {
+    if (least_of(shape) > limit_bytes_) {
       return std::nullopt;
     }
-    const std::vector<RankMemory> stages = plan_memory(shape, slots_of(shape));
-    const int64_t bytes = most_limited(stages, shape.device)->limited(shape.device);
+    // What a micro-batch alone does not fit into needs no walk over a schedule, which takes longest here.
+    const std::vector<SlotCounts> one_each(static_cast<size_t>(shape.grid.pipeline), SlotCounts{.activations = 1});
+    if (fullest_bytes(shape, one_each) > limit_bytes_) {
+      return std::nullopt;
+    }
+    const int64_t bytes = fullest_bytes(shape, slots_of(shape));
     return bytes <= limit_bytes_ ? std::optional(bytes) : std::nullopt;
   }
 
-  // Most grids are out of the question. A look at those candidates says so whose every setting is as it is or at its
-  // end, where it takes least: half of what takes less of one kind takes more of another.
+  static int64_t fullest_bytes(const RunShape& shape, const std::vector<SlotCounts>& slots) {
+    const std::vector<RankMemory> stages = plan_memory(shape, slots);
+    return stages[fullest_stage(stages, shape.device)].limited(shape.device);
+  }
+
+  // Asked again for every other micro-batch, schedule and recomputation.
+  int64_t least_of(const RunShape& shape) {
+    const Sharding& sharding = shape.sharding;
+    const auto [found, is_new] =
+        least_.try_emplace({shape.grid.tensor, shape.grid.pipeline, shape.grid.data,
+                            static_cast<int>(shape.config.dtype), sharding.zero_stage, sharding.num_shards,
+                            sharding.each_microbatch, sharding.grads_in_bf16, static_cast<int>(shape.offload.state)},
+                           0);
+    if (is_new) {
+      found->second = least_memory(shape);
+    }
+    return found->second;
+  }
+
+  // Most grids are out of the question, which a look at some candidates says: of a setting of many values (sizes, which
+  // take least at their end) those where it is as it is or at its end. Full recomputation can take more than selective.
   bool can_fit(const std::vector<Candidate>& candidates, const GridChoice& grid) {
     return std::ranges::any_of(candidates, [&](const Candidate& at) {
       for (size_t setting = 0; setting < at.size(); ++setting) {
-        if (at[setting] != 0 && at[setting] + 1 != settings_[setting].size()) {
+        constexpr size_t kFewValues = 3;
+        const size_t count = settings_[setting].size();
+        if (count > kFewValues && at[setting] != 0 && at[setting] + 1 != count) {
           return false;
         }
       }
@@ -152,6 +174,7 @@ class Search {
   int64_t limit_bytes_;
   std::vector<SettingValues> settings_;
   std::map<std::tuple<std::string, int, int>, std::vector<SlotCounts>> slots_;
+  std::map<std::array<int, 9>, int64_t> least_;
 };
 
 }  // namespace
@@ -176,30 +199,29 @@ void check_memory_limit(const TrainOptions& options, const DeviceRequest& device
   if (options.memory_limit_gb == 0) {
     return;
   }
-  const auto limit_bytes = static_cast<int64_t>(options.memory_limit_gb * kBytesOfGb);
+  const auto limit_bytes = std::llround(options.memory_limit_gb * kBytesOfGb);
   const RunShape shape = run_shape_of(options, device);
   const std::vector<RankMemory> stages = plan_memory(shape);
-  const auto fullest = most_limited(stages, shape.device);
-  const RankMemory& memory = *fullest;
+  const size_t stage = fullest_stage(stages, shape.device);
+  const RankMemory& memory = stages[stage];
   const int64_t needed = memory.limited(shape.device);
   if (needed <= limit_bytes) {
     return;
   }
   const auto change = cheapest_fit(options, device, limit_bytes);
-  const MemoryItem largest = memory.largest();
-  const auto stage = fullest - stages.begin();
+  const LargestItem largest = largest_item(memory, shape.device);
   throw Error(ErrorCode::kUsage,
               fmt::format("--memory-limit-gb {}: a rank of stage {} needs {}{}\n{}largest item: {}, {} on stage {}\n{}",
                           options.memory_limit_gb, stage, memory_text(needed),
                           needed > memory.total() ? ", with what lies in host memory" : "",
-                          table == TableIs::kNew ? memory_table(shape, stages) : std::string(),
-                          memory_item_name(largest), memory_text(memory.of(largest)), stage,
+                          table == TableIs::kNew ? memory_table(shape, stages) : std::string(), largest.name,
+                          memory_text(largest.bytes), stage,
                           change ? fmt::format("cheapest change that fits: {} (then {})", change->text(),
                                                memory_text(change->bytes))
                                  : fmt::format("no change of --pipeline-schedule, --zero-stage, --sequence-parallel, "
                                                "--recompute-granularity, --micro-batch-size, --bf16, --grad-reduce, "
                                                "--num-distributed-optimizer-instances, --offload-optimizer-device and "
-                                               "the grid, on up to {} times as many ranks, fits",
+                                               "of the tensor and pipeline sizes, up to {} times theirs, fits",
                                                kMostGrowth)));
 }
 

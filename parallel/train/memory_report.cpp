@@ -12,7 +12,8 @@ namespace {
 
 // What a rank tells: its stage, then of device and host memory the peak of the sum and of each item, then its file.
 constexpr size_t kTotal = 1;
-constexpr size_t kNumCells = 1 + 2 * (1 + kNumMemoryItems) + 1;
+constexpr size_t kHostTotal = kTotal + 1 + kNumMemoryItems;
+constexpr size_t kNumCells = kHostTotal + 1 + kNumMemoryItems + 1;
 
 std::string difference_text(int64_t planned, int64_t peak) {
   if (planned == peak) {
@@ -79,8 +80,10 @@ MemoryReport gather_memory_report(const Training& training) {
                   *training.stream)
       .wait_host();
 
-  const auto fullest = std::ranges::max_element(all, {}, [](const auto& row) { return row[kTotal]; });
   const RunShape shape = run_shape_of(training.options, used_device(training.options, rank.device.kind()));
+  const auto fullest = std::ranges::max_element(all, {}, [&](const auto& row) {  // as RankMemory::limited()
+    return row[kTotal] + (shape.device == DeviceKind::kCpu ? row[kHostTotal] : 0);
+  });
   MemoryReport report;
   report.world_rank = static_cast<int>(fullest - all.begin());
   report.stage = static_cast<int>(fullest->front());

@@ -15,10 +15,10 @@ OffloadConfig offload_config(const TrainOptions& options, int world_rank) {
   OffloadConfig config;
   config.state = home_kind(offload_optimizer_of(options));
   config.values = home_kind(offload_param_of(options));
-  config.files.directory = options.nvme_path;
+  config.state_files.directory = config.value_files.directory = options.nvme_path;
   const std::optional<TestPoint> fault = parse_test_point("test-offload-fault", options.test_offload_fault);
   if (fault && fault->rank == world_rank) {
-    config.files.faults.fail_after = fault->bytes;
+    (fault->file == "param" ? config.value_files : config.state_files).faults.fail_after = fault->bytes;
   }
   return config;
 }

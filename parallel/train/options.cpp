@@ -1,4 +1,4 @@
-// From words to TrainOptions: CLI11 splits the command line and the TOML file, the table of flags gives them meaning.
+// From words to TrainOptions: CLI11 splits the command line, the table of flags gives it meaning.
 #include "parallel/train/options.h"
 
 #include <fmt/format.h>
@@ -10,25 +10,13 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "parallel/train/config_file.h"
 #include "parallel/train/flags.h"
+#include "parallel/train/options_parse.h"
 #include "runtime/base/error.h"
-#include "runtime/base/suggest.h"
 
 namespace ashlar {
 namespace {
-
-using Values = std::map<std::string, std::vector<std::string>>;  // by flag name
-
-[[noreturn]] void unknown_flag(const std::string& name, const std::string& where) {
-  if (const auto instead = foreign_name_hint(name)) {
-    throw Error(ErrorCode::kUsage, fmt::format("unknown {}: {}; --help lists all flags", where, *instead));
-  }
-  const auto nearest = nearest_name(name, flag_names());
-  throw Error(ErrorCode::kUsage,
-              fmt::format("unknown {}{} --help lists all flags", where,
-                          nearest ? fmt::format("; did you mean {}{}?", where.starts_with("flag") ? "--" : "", *nearest)
-                                  : std::string(";")));
-}
 
 // Words that no flag claimed. A word after an unknown flag is probably its value, so flags are named first.
 void check_extras(const std::vector<std::string>& extras) {
@@ -125,138 +113,6 @@ void check_sums_of_gradients(const Values& given) {
           "--accumulate-allreduce-grads-in-fp32 and --grad-reduce-in-bf16 contradict each other: give one of them");
 }
 
-// The command line wins under whatever name: what the file says of a setting in another way is left out, and notes say
-// so unless it asked for nothing.
-void leave_out_replaced(const Values& words, const std::string& path, Values& file, std::vector<std::string>& notes) {
-  const auto leave_out = [&](const std::string& name, const std::string& winner) {
-    const auto found = file.find(name);
-    if (found == file.end()) {
-      return;
-    }
-    const std::vector<std::string>& values = found->second;
-    const Flag& flag = *find_flag(name);
-    if (values != std::vector<std::string>{flag.is_switch() ? "false" : shown_value(flag, TrainOptions{})}) {
-      notes.push_back(fmt::format("{} = {} in {} is left out: the command line has --{}", name, fmt::join(values, " "),
-                                  path, winner));
-    }
-    file.erase(found);
-  };
-  for (const Setting& setting : settings_of_many_names()) {
-    for (const std::vector<std::string>& way : setting.ways) {
-      for (const std::string& winner : way) {
-        const auto word = words.find(winner);
-        if (word == words.end() || (find_flag(winner)->is_switch() && word->second.front() == "false")) {
-          continue;
-        }
-        for (const std::vector<std::string>& other : setting.ways) {
-          for (const std::string& name : other) {
-            if (!std::ranges::count(way, name) && !words.count(name)) {
-              leave_out(name, winner);
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
-Values read_config_file(const std::string& path) {
-  std::vector<CLI::ConfigItem> items;
-  try {
-    items = CLI::ConfigTOML().from_file(path);
-  } catch (const CLI::FileError&) {
-    throw Error(ErrorCode::kUsage, fmt::format("--config {}: cannot read this file", path));
-  }
-  Values given;
-  for (const CLI::ConfigItem& item : items) {
-    if (!item.parents.empty()) {
-      // The reader shows a section's head as a key "++".
-      const std::string section = fmt::format("{}", fmt::join(item.parents, "."));
-      const std::string dotted = item.name == "++" ? section : section + "." + item.name;
-      const auto own = foreign_name_hint(dotted);
-      const auto instead = own ? own : foreign_name_hint(item.parents.front());
-      throw Error(ErrorCode::kUsage,
-                  fmt::format("{}: sections and dotted keys ({}) are not used; write name = value{}", path,
-                              item.parents.front(), instead ? fmt::format("; {}: {}", dotted, *instead) : ""));
-    }
-    const Flag* flag = find_flag(item.name);
-    if (!flag) {
-      unknown_flag(item.name, fmt::format("key {} in {}", item.name, path));
-    }
-    REQUIRE(!std::holds_alternative<std::monostate>(flag->target) || flag->status != FlagStatus::kDone,
-            ErrorCode::kUsage, "{}: {} is for the command line only", path, flag->name);
-    REQUIRE(given.count(flag->name) == 0, ErrorCode::kUsage, "{}: {} stands there twice", path, flag->name);
-    // The reader splits unquoted "969,30,1" at its commas; only lists want that.
-    given[flag->name] =
-        flag->is_list() ? item.inputs : std::vector<std::string>{fmt::format("{}", fmt::join(item.inputs, ","))};
-  }
-  return given;
-}
-
-// What the user set and nothing in this run reads.
-std::vector<std::string> unused_notes(const std::set<std::string>& given, const TrainOptions& o) {
-  std::vector<std::string> notes;
-  const auto unused = [&](const char* name, bool when, const std::string& why) {
-    if (when && given.count(name)) {
-      notes.push_back(fmt::format("--{} has no use here: {}", name, why));
-    }
-  };
-  for (const char* name : {"adam-beta1", "adam-beta2", "adam-eps"}) {
-    unused(name, o.optimizer != "adam", "the optimizer is sgd");
-  }
-  for (const char* name : {"min-lr", "lr-decay-iters", "lr-decay-samples"}) {
-    unused(name, o.lr_decay_style == "constant" && o.lr_warmup_fraction < 0, "--lr-decay-style is constant");
-  }
-  unused("lr-warmup-init", o.lr_warmup_iters == 0 && o.lr_warmup_samples == 0 && o.lr_warmup_fraction <= 0,
-         "there is no warm-up");
-  unused("eval-iters", o.eval_interval == 0, "without --eval-interval there is no validation");
-  unused("split", !o.train_data_path.empty() || o.mock_data, "it splits the data of --data-path");
-  unused("check-weight-hash", o.metrics_file.empty(), "the hashes go to --metrics-file");
-  for (const char* name : {"gemm", "allow-tf32"}) {
-    unused(name, o.device == "cpu", "--device cpu: it is about matrix products on GPUs");
-  }
-  for (const char* name : {"loss-scale", "initial-loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis"}) {
-    unused(name, !o.fp16, "fp32 and --bf16 need no loss scale");
-  }
-  for (const char* name : {"train-tokens", "peak-tflops", "mfu"}) {
-    unused(name, !o.dry_run, "it is for --dry-run");
-  }
-  for (const char* name : {"overlap-grad-reduce", "overlap-param-gather"}) {
-    unused(name, o.device == "cpu", "on CPUs nothing is sent while others compute");
-  }
-  try {
-    const int stage = zero_stage_of(o);
-    if (stage == 0 && o.device != "cpu") {
-      unused("overlap-param-gather", true, "no weights are gathered with " + zero_stage_text(o));
-    }
-    if (stage >= 2 && !reduces_each_microbatch(o)) {
-      notes.push_back(fmt::format(
-          "{} with --grad-reduce step: gradients are whole on every rank until the step's end, as with ZeRO-1; "
-          "--grad-reduce micro-batch shards them",
-          zero_stage_text(o)));
-    }
-  } catch (const Error&) {  // validate_options says it
-  }
-  unused("sequence-parallel", o.tensor_model_parallel_size == 1, "--tensor-model-parallel-size is 1");
-  unused("exit-on-missing-checkpoint", o.load.empty(), "there is no --load");
-  for (const char* name : {"test-hang", "test-nan", "test-overflow", "test-write-fault", "test-offload-fault"}) {
-    unused(name, o.dry_run, "--dry-run trains nothing");
-  }
-  const auto repeated = [&](const char* flag, const std::vector<std::string>& paths) {
-    for (size_t at = 0; at < paths.size(); ++at) {
-      const bool is_first = std::find(paths.begin(), paths.end(), paths[at]) == paths.begin() + at;
-      const auto times = std::ranges::count(paths, paths[at]);
-      if (is_first && times > 1 && !parse_real(paths[at])) {  // weights may be equal
-        notes.push_back(fmt::format("--{} has {} {} times: so often its samples are read", flag, paths[at], times));
-      }
-    }
-  };
-  repeated("data-path", o.data_path);
-  repeated("train-data-path", o.train_data_path);
-  repeated("valid-data-path", o.valid_data_path);
-  return notes;
-}
-
 }  // namespace
 
 ParsedCommand parse_train_options(const std::vector<std::string>& args) {
@@ -273,13 +129,13 @@ ParsedCommand parse_train_options(const std::vector<std::string>& args) {
     parsed.print = flag_tables(form == "markdown");
     return parsed;
   }
-  Values file;
+  ConfigFile file;
   std::string path;
   if (const auto found = words.find("config"); found != words.end()) {
     path = found->second.front();
     file = read_config_file(path);
-    std::erase_if(file, [&](const auto& item) { return words.count(item.first); });
-    leave_out_replaced(words, path, file, parsed.notes);
+    std::erase_if(file.values, [&](const auto& item) { return words.count(item.first); });
+    leave_out_replaced(words, path, file.values, parsed.notes);
   }
   std::set<std::string> given;
   std::vector<std::string> without_effect;
@@ -297,8 +153,8 @@ ParsedCommand parse_train_options(const std::vector<std::string>& args) {
     }
   };
   // The file first: what the command line says is applied later, and replaces it.
-  for (const auto& [name, values] : file) {
-    apply(*find_flag(name), values, fmt::format("{} in {}:", name, path));
+  for (const auto& [name, values] : file.values) {
+    apply(*find_flag(name), values, fmt::format("{} in {}:{}:", name, path, file.lines.at(name)));
     parsed.options.files[name] = path;
   }
   for (const auto& [name, values] : words) {
@@ -306,7 +162,7 @@ ParsedCommand parse_train_options(const std::vector<std::string>& args) {
   }
   REQUIRE(problems.empty(), ErrorCode::kUsage, "{}", fmt::join(problems, "\n"));
   try {
-    for (const Values& source : {words, file}) {
+    for (const Values& source : {words, file.values}) {
       check_activation(source);
       check_sums_of_gradients(source);
     }

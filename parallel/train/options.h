@@ -213,7 +213,8 @@ struct TestPoint {
   std::string point;   // test_hang: all-reduce, receive, checkpoint
   std::string tensor;  // test_overflow: whose gradient; empty: the rank's first
   int64_t bytes = 0;   // test_write_fault: the write that would pass this many bytes of the rank's checkpoint file
-                       // fails; test_offload_fault: likewise of its file of offloaded state
+                       // fails; test_offload_fault: likewise of a file under --nvme-path
+  std::string file;    // test_offload_fault: optimizer (also when empty) or param
   bool kill = false;   // test_write_fault: end the process there instead of reporting a full disk
 };
 

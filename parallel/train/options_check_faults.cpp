@@ -47,6 +47,9 @@ std::optional<TestPoint> parse_test_point(const std::string& flag, const std::st
       known = !value.empty();
     } else if (key == "bytes" && natural && (flag == "test-write-fault" || flag == "test-offload-fault")) {
       point.bytes = *number;
+    } else if (key == "file" && flag == "test-offload-fault") {
+      point.file = value;
+      known = value == "optimizer" || value == "param";
     } else if (key == "kill" && (value == "0" || value == "1") && flag == "test-write-fault") {
       point.kill = value == "1";
     } else {
@@ -91,9 +94,11 @@ void check_faults(const TrainOptions& o, Problems& problems) {
                     flag, text);
     problems.add_if((point->point == "checkpoint" || flag == "test-write-fault") && o.save.empty(),
                     "--{} {} needs --save DIR: without it no checkpoint is written", flag, text);
+    const bool of_weights = point->file == "param";
     problems.add_if(
-        flag == "test-offload-fault" && o.offload_optimizer_device != "nvme" && o.offload_param_device != "nvme",
-        "--{} {} needs --offload-optimizer-device nvme: without it nothing goes to --nvme-path", flag, text);
+        flag == "test-offload-fault" && (of_weights ? o.offload_param_device : o.offload_optimizer_device) != "nvme",
+        "--{} {} needs --offload-{}-device nvme: without it that file does not exist", flag, text,
+        of_weights ? "param" : "optimizer");
   }
 }
 

@@ -2,7 +2,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 
+#include "kernels/attention.h"
 #include "parallel/train/options_check.h"
 
 namespace ashlar {
@@ -23,16 +25,35 @@ std::string divisors(int64_t value) {
   return fmt::format("{}", fmt::join(all, ", "));
 }
 
+// The numbers of heads on both sides that the tensor ranks can share and the width allows.
+std::string nearest_heads(int64_t heads, int64_t width, int64_t t) {
+  if (width == 0) {
+    return "; nearest legal --num-attention-heads: " + multiples_around(heads, t);
+  }
+  std::vector<int64_t> nearest;
+  for (int64_t n = t; n <= width; n += t) {
+    if (width % n == 0 && width / n <= kernels::kMaxHeadDim) {
+      if (n < heads) {
+        nearest = {n};
+      } else {
+        nearest.push_back(n);
+        break;
+      }
+    }
+  }
+  return nearest.empty() ? fmt::format("; --hidden-size {} has no number of heads that it can share", width)
+                         : fmt::format("; nearest legal --num-attention-heads: {}", fmt::join(nearest, " or "));
+}
+
 }  // namespace
 
 void check_grid(const TrainOptions& o, Problems& problems) {
   const int64_t heads = o.num_attention_heads, width = o.hidden_size, t = o.tensor_model_parallel_size;
-  problems.add_if(
-      heads > 0 && heads % t != 0,
-      "--num-attention-heads {} cannot be shared by --tensor-model-parallel-size {}; legal tensor sizes: {}; "
-      "nearest legal --num-attention-heads: {}",
-      heads, t, divisors(heads), multiples_around(heads, t));
   const int64_t ffn = o.ffn_hidden_size > 0 ? o.ffn_hidden_size : 4 * width;
+  problems.add_if(heads > 0 && heads % t != 0,
+                  "--num-attention-heads {} cannot be shared by --tensor-model-parallel-size {}; legal tensor sizes: "
+                  "{}{}",
+                  heads, t, divisors(std::gcd(heads, ffn)), nearest_heads(heads, width, t));
   problems.add_if(ffn > 0 && ffn % t != 0,
                   "--ffn-hidden-size {}{} cannot be shared by --tensor-model-parallel-size {}; nearest legal "
                   "--ffn-hidden-size: {}",

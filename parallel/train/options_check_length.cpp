@@ -1,4 +1,5 @@
 // What is wrong with batches, the length of a run and its learning rate, and what follows from the data size.
+#include <algorithm>
 #include <cmath>
 
 #include "parallel/train/options_check.h"
@@ -94,6 +95,17 @@ void resolve_batch(TrainOptions& o) {
             "--{} {}: at most {} samples are possible; nearest legal value: {}", flag, size, kMostSamples,
             kMostSamples);
   }
+  // Elements of what a micro-batch fills, all stages and micro-batches of a step in flight; as double, which does not
+  // wrap around.
+  constexpr double kMostElements = 1e17;
+  const auto widest = static_cast<double>(std::max({4 * o.hidden_size, o.ffn_hidden_size, o.vocab_size}));
+  const double elements = static_cast<double>(o.micro_batch_size) * static_cast<double>(o.seq_length) * widest;
+  REQUIRE(
+      elements <= kMostElements, ErrorCode::kUsage,
+      "--micro-batch-size {} x --seq-length {} tokens, each as wide as the vocabulary or the widest layer ({:.0f}), "
+      "are {:.1g} numbers, more than any memory; nearest legal --micro-batch-size: {:.0f}",
+      o.micro_batch_size, o.seq_length, widest, elements,
+      std::max(1.0, std::floor(static_cast<double>(o.micro_batch_size) * kMostElements / elements)));
   const int64_t unit = o.micro_batch_size * o.data_parallel_size;
   if (o.global_batch_size == 0) {
     o.global_batch_size = unit;

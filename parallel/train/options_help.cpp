@@ -34,6 +34,32 @@ Values follow their flag as "--lr 3e-3" or "--lr=3e-3". Names are Megatron's whe
 --help-flags lists which of Megatron's flags work, have no effect, or are not supported yet.
 )";
 
+std::string group_name(FlagGroup group) {
+  switch (group) {
+    case FlagGroup::kModel:
+      return "Model";
+    case FlagGroup::kGrid:
+      return "Grid";
+    case FlagGroup::kDevice:
+      return "Device";
+    case FlagGroup::kBatch:
+      return "Batch";
+    case FlagGroup::kOptimizer:
+      return "Optimizer";
+    case FlagGroup::kData:
+      return "Data";
+    case FlagGroup::kCheckpoints:
+      return "Checkpoints";
+    case FlagGroup::kOutput:
+      return "Output";
+    case FlagGroup::kRun:
+      return "Run";
+    case FlagGroup::kTest:
+      return "Test options";
+  }
+  return "";
+}
+
 std::string default_text(const Flag& flag) {
   if (!flag.default_words.empty()) {
     return flag.default_words;

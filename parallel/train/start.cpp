@@ -30,6 +30,9 @@ void take_hf_config(ParsedCommand& command) {
   take(command, "num-attention-heads", options.num_attention_heads, config.n_head);
   take(command, "ffn-hidden-size", options.ffn_hidden_size, config.n_inner);
   take(command, "max-position-embeddings", options.max_position_embeddings, config.n_positions);
+  if (options.tokenizer_type == "NullTokenizer" && options.vocab_size + 1 == config.vocab_size) {
+    options.vocab_size = config.vocab_size;  // as it was given to the run that wrote the file
+  }
   take(command, "vocab-size", options.vocab_size, config.vocab_size);
   take(command, "norm-epsilon", options.norm_epsilon, config.layer_norm_epsilon);
   const auto gelu = [](bool erf) { return std::string(erf ? "gelu-erf" : "gelu-tanh"); };

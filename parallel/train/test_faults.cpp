@@ -67,8 +67,8 @@ void TestFaults::install(Training& training) {
   training.executor.set_hooks(std::move(hooks));
 }
 
-// A gradient that counts. What every tensor rank holds whole are equal bits on all of them, so that one of them cannot
-// overflow alone, and only the first is looked at.
+// A gradient that counts. What every tensor rank makes whole are equal bits on all of them, so that one of them cannot
+// overflow alone, and only the first is looked at; of their own rows each makes a part.
 void TestFaults::find_gradient(const Training& training) {
   agree(training.rank.world, [&] {
     if (overflow_->rank != training.rank.world.rank()) {
@@ -79,7 +79,8 @@ void TestFaults::find_gradient(const Training& training) {
       const std::vector<std::vector<Parameter*>> layers = chunk->parameters_by_layer();
       for (size_t layer = 0; layer < layers.size(); ++layer) {
         for (const Parameter* parameter : layers[layer]) {
-          if (!parameter->shard.is_split() && training.grid.coordinate().tensor != 0) {
+          const bool is_own = parameter->shard.is_split() || parameter->sum_over_tensor;
+          if (!is_own && training.grid.coordinate().tensor != 0) {
             continue;
           }
           names.push_back(parameter->name);

@@ -75,12 +75,33 @@ TrainOptions options_from_json(const nlohmann::json& json) {
   return options;
 }
 
+// A setting as a user of these options types it.
+struct Typed {
+  std::string value;
+  std::string advice;
+};
+
+Typed typed(const std::string& flag, const nlohmann::json& value, const TrainOptions& options) {
+  if (value.is_boolean()) {
+    return value.get<bool>() ? Typed{"on", "give --" + flag} : Typed{"off", "leave --" + flag + " out"};
+  }
+  std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  if (flag == "vocab-size" && options.tokenizer_type == "NullTokenizer" && options.load_hf.empty()) {
+    text = fmt::format("{}", value.get<int64_t>() - 1);  // the id that ends documents is not counted there
+  }
+  return {text, fmt::format("give --{} {}", flag, text)};
+}
+
 void compare_settings(const Training& training, const nlohmann::json& saved, const std::string& directory) {
   const nlohmann::json now = options_json(training.options);
   for (const char* flag : kModelFlags) {
-    REQUIRE(!saved.contains(flag) || !now.contains(flag) || saved[flag] == now[flag], ErrorCode::kCheckpoint,
-            "--load {}: --{} is {} here, but the checkpoint was written with {}; give --{} {} or another --load",
-            directory, flag, now[flag].dump(), saved[flag].dump(), flag, saved[flag].dump());
+    if (saved.contains(flag) && now.contains(flag) && saved[flag] != now[flag]) {
+      const Typed was = typed(flag, saved[flag], training.options);
+      throw Error(ErrorCode::kCheckpoint,
+                  fmt::format("--load {}: --{} is {} here, but the checkpoint was written with {}; {}, or another "
+                              "--load",
+                              directory, flag, typed(flag, now[flag], training.options).value, was.value, was.advice));
+    }
   }
   if (training.rank.world.rank() != 0) {
     return;
@@ -88,7 +109,8 @@ void compare_settings(const Training& training, const nlohmann::json& saved, con
   const auto compare = [&](const char* flag) {
     if (saved.contains(flag) && now.contains(flag) && saved[flag] != now[flag]) {
       training.rank.log.warning("--load {}: --{} was {}, is {} now; losses will differ from an uninterrupted run",
-                                directory, flag, saved[flag].dump(), now[flag].dump());
+                                directory, flag, typed(flag, saved[flag], training.options).value,
+                                typed(flag, now[flag], training.options).value);
     }
   };
   for (const char* flag : kTrainingFlags) {
@@ -143,9 +165,14 @@ void warn_of_other_rounding(const Training& training, const nlohmann::json& save
     return o.sequence_parallel && o.tensor_model_parallel_size > 1 ? "on" : "off";
   };
   compare("grad-reduce", when(before), when(now));
+  const auto on = [](bool set) { return set ? "on" : "off"; };
+  const auto number = [](int64_t value) { return fmt::format("{}", value); };
+  compare("micro-batch-size", number(before.micro_batch_size), number(now.micro_batch_size));
   compare("sequence-parallel", split(before), split(now));
-  compare("num-distributed-optimizer-instances", fmt::format("{}", before.num_distributed_optimizer_instances),
-          fmt::format("{}", now.num_distributed_optimizer_instances));
+  compare("allow-tf32", on(before.allow_tf32), on(now.allow_tf32));
+  compare("gemm", before.gemm, now.gemm);
+  compare("num-distributed-optimizer-instances", number(before.num_distributed_optimizer_instances),
+          number(now.num_distributed_optimizer_instances));
 }
 
 // Collective. Blocks the host. After a write into masters.

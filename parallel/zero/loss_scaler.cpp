@@ -29,6 +29,7 @@ void LossScaler::step_done(bool overflowed) {
 
 void LossScaler::restore(const State& saved) {
   if (!config_.dynamic) {
+    state_.skips_at_floor = saved.skips_at_floor;
     return;
   }
   state_ = saved;

@@ -84,7 +84,11 @@ std::unique_ptr<StateHome> make_home(RankContext& rank, const HomeShape& shape, 
   check_directory(files.directory);
   try {
     return make_file_home(rank.device, rank.recorder, shape, files, what + " on its way");
-  } catch (const Error& error) {  // nothing was lost yet: another directory helps
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCheckpoint) {
+      throw;
+    }
+    // Nothing was lost yet: another directory helps.
     throw Error(
         ErrorCode::kUsage,
         fmt::format("--nvme-path {}: {}; give a directory on a disk that takes the files of all ranks of a host",

@@ -14,7 +14,8 @@ namespace ashlar {
 struct OffloadConfig {
   HomeKind state = HomeKind::kDevice;
   HomeKind values = HomeKind::kDevice;  // elsewhere only where `state` is: it then has masters
-  FileHomeOptions files{};
+  FileHomeOptions state_files{};
+  FileHomeOptions value_files{};
   int64_t chunk_elements = kChunkElements;  // a multiple of kernels::kNormBlock
 
   bool offloads_state() const { return state != HomeKind::kDevice; }

@@ -38,7 +38,8 @@ OffloadedState::OffloadedState(RankContext& rank, Stream& stream, const Paramete
     }
     of_chunk_[chunk].second = at;
   }
-  agree(rank.world, [&] { home_ = make_home(rank, shape, config.state, config.files, "offloaded optimizer state"); });
+  agree(rank.world,
+        [&] { home_ = make_home(rank, shape, config.state, config.state_files, "offloaded optimizer state"); });
   if (rank.device.kind() != DeviceKind::kCpu) {
     make_stages(shape.largest_chunk());
   }

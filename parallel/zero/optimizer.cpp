@@ -47,14 +47,12 @@ Optimizer::Optimizer(RankContext& rank, const ProcessGrid& grid, Stream& stream,
   allocate_state(rank.device);
 }
 
-// Every rank of the model group lists its tensors; a tensor's row is the number of counted ones on earlier stages plus
-// its own place, the same for all tensor ranks.
-void Optimizer::place_tensors(Device& device) {
-  const auto& entries = store_.entries();
+// Counted tensors of each stage.
+std::vector<int64_t> Optimizer::gather_rows(Device& device) {
   const int num_stages = grid_.shape().pipeline;
   std::vector<int64_t> rows_of_stage(static_cast<size_t>(num_stages), 0);
   if (grid_.coordinate().tensor == 0) {  // one tensor rank speaks for its stage
-    for (const auto& entry : entries) {
+    for (const auto& entry : store_.entries()) {
       rows_of_stage[static_cast<size_t>(grid_.coordinate().pipeline)] += entry.parameter->tied_copy ? 0 : 1;
     }
   }
@@ -64,7 +62,14 @@ void Optimizer::place_tensors(Device& device) {
   grid_.model().all_reduce(on_device, ReduceOp::kSum, stream_).wait(stream_);
   stream_.synchronize();
   copy.to_host(rows_of_stage.data(), on_device.view().data, on_device.view().bytes());
+  return rows_of_stage;
+}
 
+// Every rank of the model group lists its tensors; a tensor's row is the number of counted ones on earlier stages plus
+// its own place, the same for all tensor ranks.
+void Optimizer::place_tensors(Device& device) {
+  const auto& entries = store_.entries();
+  const std::vector<int64_t> rows_of_stage = gather_rows(device);
   int64_t num_blocks = 0;
   for (const auto& entry : entries) {
     blocks_of_.push_back(num_blocks);
@@ -72,7 +77,7 @@ void Optimizer::place_tensors(Device& device) {
   }
   int64_t num_rows = 0;
   int64_t first_row = 0;
-  for (int stage = 0; stage < num_stages; ++stage) {
+  for (int stage = 0; stage < grid_.shape().pipeline; ++stage) {
     first_row += stage < grid_.coordinate().pipeline ? rows_of_stage[static_cast<size_t>(stage)] : 0;
     num_rows += rows_of_stage[static_cast<size_t>(stage)];
   }

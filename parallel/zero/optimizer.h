@@ -94,6 +94,7 @@ class Optimizer {
  private:
   void allocate_state(Device& device);
   void update_piece(const Piece& piece);
+  std::vector<int64_t> gather_rows(Device& device);
   void place_tensors(Device& device);
   void sum_blocks();
   bool has_masters() const { return offloaded_ ? offloaded_->kinds().masters : masters_.bytes() > 0; }

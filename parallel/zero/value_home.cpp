@@ -16,7 +16,7 @@ ValueHome::ValueHome(RankContext& rank, Stream& stream, const FlatLayout& layout
   for (size_t chunk = 0; chunk < shape.chunks.size(); ++chunk) {
     chunk_of_layer_[shape.chunks[chunk].layer] = chunk;
   }
-  agree(rank.world, [&] { home_ = make_home(rank, shape, config.values, config.files, "offloaded parameters"); });
+  agree(rank.world, [&] { home_ = make_home(rank, shape, config.values, config.value_files, "offloaded parameters"); });
   for (Slot& slot : slots_) {
     slot.read = rank.device.create_event();
   }

@@ -5,9 +5,19 @@
 namespace ashlar {
 
 const char* memory_item_name(MemoryItem item) {
-  static constexpr std::array<const char*, kNumMemoryItems> kNames{
-      "parameters",           "gradients", "optimizer state", "gathered parameters", "gradient staging", "activations",
-      "activation gradients", "workspace", "micro-batches",   "kernels' workspace",  "communication",    "other"};
+  static constexpr std::array<const char*, kNumMemoryItems> kNames{"parameters",
+                                                                   "gradients",
+                                                                   "optimizer state",
+                                                                   "gathered parameters",
+                                                                   "gradient staging",
+                                                                   "activations",
+                                                                   "activation gradients",
+                                                                   "workspace",
+                                                                   "micro-batches",
+                                                                   "copies",
+                                                                   "kernels' workspace",
+                                                                   "communication",
+                                                                   "other"};
   return kNames[static_cast<size_t>(item)];
 }
 

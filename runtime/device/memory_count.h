@@ -18,11 +18,12 @@ enum class MemoryItem {
   kActivationGradients,  // between layers and stages, and pending weight gradients
   kWorkspace,            // within one pass of one layer; sums of the norm; the numbers of a step
   kBatches,              // micro-batches and numbers of steps on their way between host and device
+  kCopies,               // on their way between a GPU and ordinary host memory, outside steps
   kKernels,              // what prepare_kernels takes for a stream
   kCommunication,        // of our communicators; what NCCL takes for itself is not known
-  kOther,                // what no plan speaks of: copies for checkpoints, tests
+  kOther,                // what no plan speaks of: tests
 };
-constexpr size_t kNumMemoryItems = 12;
+constexpr size_t kNumMemoryItems = 13;
 // Pure. "optimizer state".
 const char* memory_item_name(MemoryItem item);
 

@@ -5,14 +5,21 @@
 
 namespace ashlar {
 
+CopyPiece::CopyPiece(Device& device)
+    : pinned(device.allocate_host(kBytes, "copies between host and device", MemoryItem::kCopies)),
+      stream(device.create_stream()) {}
+
 template <typename Copy>
 void HostCopy::in_pieces(size_t bytes, Copy copy) {
-  if (stream_ == nullptr) {
-    pinned_ = device_.allocate_host(kPieceBytes, "copies between host and device");
-    stream_ = device_.create_stream();
+  if (piece_ == nullptr) {
+    piece_ = device_.copy_piece().lock();
   }
-  for (size_t begin = 0; begin < bytes; begin += kPieceBytes) {
-    copy(begin, std::min(kPieceBytes, bytes - begin));
+  if (piece_ == nullptr) {
+    piece_ = std::make_shared<CopyPiece>(device_);
+    device_.copy_piece() = piece_;
+  }
+  for (size_t begin = 0; begin < bytes; begin += CopyPiece::kBytes) {
+    copy(begin, std::min(CopyPiece::kBytes, bytes - begin));
   }
 }
 
@@ -25,9 +32,9 @@ void HostCopy::to_host(void* host, const void* device, size_t bytes) {
     return;
   }
   in_pieces(bytes, [&](size_t begin, size_t count) {
-    stream_->copy(pinned_.data(), static_cast<const std::byte*>(device) + begin, count);
-    stream_->synchronize();
-    std::memcpy(static_cast<std::byte*>(host) + begin, pinned_.data(), count);
+    piece_->stream->copy(piece_->pinned.data(), static_cast<const std::byte*>(device) + begin, count);
+    piece_->stream->synchronize();
+    std::memcpy(static_cast<std::byte*>(host) + begin, piece_->pinned.data(), count);
   });
 }
 
@@ -40,9 +47,9 @@ void HostCopy::to_device(void* device, const void* host, size_t bytes) {
     return;
   }
   in_pieces(bytes, [&](size_t begin, size_t count) {
-    std::memcpy(pinned_.data(), static_cast<const std::byte*>(host) + begin, count);
-    stream_->copy(static_cast<std::byte*>(device) + begin, pinned_.data(), count);
-    stream_->synchronize();
+    std::memcpy(piece_->pinned.data(), static_cast<const std::byte*>(host) + begin, count);
+    piece_->stream->copy(static_cast<std::byte*>(device) + begin, piece_->pinned.data(), count);
+    piece_->stream->synchronize();
   });
 }
 

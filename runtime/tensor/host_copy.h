@@ -8,8 +8,18 @@
 
 namespace ashlar {
 
-// On a CPU both are the same memory. On a GPU data passes through one pinned buffer, piece by piece. All work on the
-// device memory must be done (its stream synchronized) before a call. Not shared between threads.
+// Pinned memory of a GPU's rank: one piece, however many HostCopy there are, so that plans can count it.
+struct CopyPiece {
+  static constexpr size_t kBytes = size_t{4} << 20;
+
+  explicit CopyPiece(Device& device);
+
+  Buffer pinned;
+  std::unique_ptr<Stream> stream;
+};
+
+// On a CPU both are the same memory. On a GPU data passes through the pinned piece, part by part. All work on the
+// device memory must be done (its stream synchronized) before a call. All of a device belong to one thread.
 class HostCopy {
  public:
   explicit HostCopy(Device& device) : device_(device) {}
@@ -22,14 +32,11 @@ class HostCopy {
   ConstTensorView on_host(ConstTensorView x, std::vector<std::byte>& scratch);
 
  private:
-  static constexpr size_t kPieceBytes = size_t{4} << 20;
-
   template <typename Copy>
   void in_pieces(size_t bytes, Copy copy);
 
   Device& device_;
-  Buffer pinned_;  // from the first copy on a GPU
-  std::unique_ptr<Stream> stream_;
+  std::shared_ptr<CopyPiece> piece_;  // from the first copy on a GPU
 };
 
 }  // namespace ashlar

@@ -1,35 +1,15 @@
-// What kernels over 16-bit types need besides their operands is taken once: later calls allocate nothing. Every
-// operator new of this program counts for its thread.
+// What kernels over 16-bit types need besides their operands is taken once: later calls allocate nothing.
 #include <gtest/gtest.h>
-
-#include <cstdlib>
-#include <new>
 
 #include "kernels/attention.h"
 #include "kernels/matmul.h"
 #include "tests/kernels/half_support.h"
-
-namespace {
-thread_local long num_allocations = 0;
-}  // namespace
-
-// Not inlined: g++ would see malloc on one side and delete on the other and warn.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  ++num_allocations;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) {
-    return memory;
-  }
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
+#include "tests/support/count_allocations.h"
 
 namespace ashlar::kernels {
 namespace {
+
+using test::num_allocations;
 
 TYPED_TEST_SUITE(Halves, HalfTypes);
 
@@ -48,7 +28,7 @@ TYPED_TEST(Halves, LaterCallsAllocateNothing) {
                          TensorView{reinterpret_cast<std::byte*>(scratch.data()), DType::kU8, {1040}}, stream);
     };
     run();
-    const long before = num_allocations;
+    const int64_t before = num_allocations;
     run();
     EXPECT_EQ(num_allocations - before, 0);
   });

@@ -127,7 +127,7 @@ TEST_F(BadStart, FaultsThatCannotCome) {
   expect_refused(2, tiny().with("--test-nan rank=1,step=7"),
                  {"--test-nan rank=1,step=7: the run ends with step 6", "nearest legal value: step=6"});
   expect_refused(2, tiny().with("--test-offload-fault foo"),
-                 {"--test-offload-fault expects rank=R,bytes=N, got 'foo'"});
+                 {"--test-offload-fault expects rank=R,bytes=N[,file=F], got 'foo'"});
   expect_error(pretrain(2, tiny().with("--test-write-fault rank=1,bytes=9")), ErrorCode::kUsage,
                {"--test-write-fault rank=1,bytes=9 needs --save DIR"});
   const Ended ended = pretrain(2, tiny().with("--save ck --test-write-fault rank=1,bytes=100000000"));
@@ -146,7 +146,7 @@ TEST_F(BadStart, AConfigFileIsNamed) {
   EXPECT_THAT(ended.out, HasSubstr("ZeRO-1 over 2 data ranks"));
   std::ofstream(path("run.toml")) << "recompute-granularity = \"selective\"\nrecompute-modules = []\n";
   expect_refused(2, tiny().with("--config run.toml"),
-                 {"recompute-modules in run.toml: needs a value (some of core_attn, layernorm, mlp_act)"});
+                 {"recompute-modules in run.toml:2: needs a value (some of core_attn, layernorm, mlp_act)"});
   std::ofstream(path("run.toml")) << "optimizer-cpu-offload = true\n";
   expect_error(pretrain(2, tiny().with("--config run.toml --distributed-backend mpi")), ErrorCode::kUsage,
                {"optimizer-cpu-offload has no use here", "(optimizer-cpu-offload: in run.toml)"});

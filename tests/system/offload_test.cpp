@@ -55,22 +55,30 @@ TEST_F(Offload, SmallAndReadOnlyDisksAreRefused) {
   }
 }
 
-// Only one rank's disk fails, so only it knows; the other must not wait for it for ever.
+// Only one rank's disk fails, so only it knows; the other must not wait for it for ever. Of the state, or of the
+// weights.
 TEST_F(Offload, DiskThatFillsUpEndsAllRanksAndTheCheckpointGoesOn) {
-  const Flags saving = flags_.with("--save ck --save-interval 1 --metrics-file metrics.jsonl");
-  expect_success(pretrain(2, flags_.with("--metrics-file whole.jsonl")));
-  // Far enough for a step or two: moments of a part of 4 layers, written once a step.
-  const Ended ended = pretrain(2, saving.with("--test-offload-fault rank=1,bytes=1000000"));
-  expect_bad_end(ended);
-  EXPECT_THAT(ended.err,
-              AllOf(HasSubstr("rank 1"), HasSubstr("cannot write"), HasSubstr(" at offset "), HasSubstr("UPDATE"),
-                    HasSubstr("disk/ashlar_offload_"), HasSubstr("No space left on device")));
-  EXPECT_TRUE(fs::is_empty(path("disk")));
-  const size_t done = steps_of("metrics.jsonl").size();
-  ASSERT_GT(done, 0u) << "the fault came before the first checkpoint";
-  ASSERT_LT(done, steps_of("whole.jsonl").size()) << "the fault never came";
-  expect_success(pretrain(2, saving.with("--load ck")));
-  expect_same_steps(steps_of("metrics.jsonl"), steps_of("whole.jsonl"));
+  for (const bool of_weights : {false, true}) {
+    const std::string ck = of_weights ? "ck_weights" : "ck", whole = ck + "_whole.jsonl", metrics = ck + ".jsonl";
+    const Flags flags = of_weights ? flags_.with("--zero-stage 3 --offload-param-device nvme") : flags_;
+    const Flags saving = flags.with("--save " + ck + " --save-interval 1 --metrics-file " + metrics);
+    expect_success(pretrain(2, flags.with("--metrics-file " + whole)));
+    // Far enough for a step or two: moments, or weights, of a part of 4 layers, written once a step.
+    const std::string fault =
+        std::string("--test-offload-fault rank=1,bytes=1000000") + (of_weights ? ",file=param" : "");
+    const Ended ended = pretrain(2, saving.with(fault));
+    expect_bad_end(ended);
+    EXPECT_THAT(ended.err, AllOf(HasSubstr("rank 1"), HasSubstr("cannot write"), HasSubstr(" at offset "),
+                                 HasSubstr("disk/ashlar_offload_"), HasSubstr("No space left on device")));
+    // Where the other rank was: it waits for updated values at stage 1, and may be anywhere at stage 3.
+    EXPECT_THAT(ended.err, HasSubstr(of_weights ? "step 2, action " : "action UPDATE"));
+    EXPECT_TRUE(fs::is_empty(path("disk")));
+    const size_t done = steps_of(metrics).size();
+    ASSERT_GT(done, 0u) << "the fault came before the first checkpoint";
+    ASSERT_LT(done, steps_of(whole).size()) << "the fault never came";
+    expect_success(pretrain(2, saving.with("--load " + ck)));
+    expect_same_steps(steps_of(metrics), steps_of(whole));
+  }
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ TEST_F(Programs, ConfigFile) {
   EXPECT_EQ(steps_of("wins.jsonl"), steps_of("shorter.jsonl")) << "the command line wins";
   std::ofstream(path("bad.toml")) << "num_layers = 4\n";
   expect_error(pretrain(2, Flags("--config bad.toml")), ErrorCode::kUsage,
-               {"unknown key num_layers in bad.toml; did you mean num-layers?"});
+               {"unknown key num_layers in bad.toml:1; did you mean num-layers?"});
   expect_error(pretrain(1, Flags("--config none.toml")), ErrorCode::kUsage, {"--config none.toml: cannot read"});
 }
 

@@ -52,7 +52,7 @@ std::string change_for(const TrainOptions& options, int64_t limit) {
   return change ? change->flags : "nothing";
 }
 
-TEST(MemoryLimit, ProposesTheCheapestChange) {
+TEST(FewMemoryLimit, ProposesTheCheapestChange) {
   const TrainOptions options = gpipe_of_four();
   const int64_t one_f_one_b = fullest_bytes(changed(options, "1f1b", 4, false, {1, 2, 1}));
   const int64_t small = fullest_bytes(changed(options, "1f1b", 1, false, {1, 2, 1}));
@@ -71,7 +71,7 @@ TEST(MemoryLimit, ProposesTheCheapestChange) {
 }
 
 // One sample at a time, and parameters are most of it: what the data ranks can share out, then the grid.
-TEST(MemoryLimit, SharesOutAndSplitsFurther) {
+TEST(FewMemoryLimit, SharesOutAndSplitsFurther) {
   TrainOptions options = tiny_options();
   options.hidden_size = 256;  // much more than the padding of shards
   options.seq_length = 1;
@@ -131,61 +131,81 @@ std::string with_flags(const std::string& given, const std::string& change, cons
   return flags;
 }
 
-// Whatever is proposed fits when it is given in place of the flags before, and needs what was said.
-TEST(MemoryLimit, FlagsFitWhenGivenAgain) {
-  const std::string model =
+struct Proposals {
+  int count = 0;
+  std::set<std::string> flags, left_out;
+
+  bool has(const std::string& flag) const {
+    return std::ranges::any_of(flags, [&](const std::string& at) { return at.find(flag) != std::string::npos; });
+  }
+};
+
+// Whatever is proposed for these parts of what the flags need, on 8 ranks, fits when it is given in place of the flags
+// before, and needs what was said.
+void expect_proposals_fit(const std::string& further, const std::vector<double>& parts, Proposals& proposals) {
+  const std::string given =
       "--num-layers 8 --num-attention-heads 8 --tokenizer-type NullTokenizer --vocab-size 500 --mock-data "
-      "--train-iters 1 --lr 1e-3";
-  const std::vector<std::string> shapes{
-      "--hidden-size 32 --seq-length 64 --micro-batch-size 8 --global-batch-size 64 --pipeline-schedule gpipe",
-      "--hidden-size 128 --seq-length 16 --micro-batch-size 2 --global-batch-size 64",
-      "--hidden-size 64 --seq-length 32 --micro-batch-size 6 --global-batch-size 96 --bf16",
-      "--hidden-size 64 --seq-length 128 --micro-batch-size 4 --global-batch-size 64 --recompute-granularity selective",
-      "--hidden-size 64 --seq-length 32 --micro-batch-size 4 --global-batch-size 64 --use-distributed-optimizer",
-      "--hidden-size 64 --seq-length 32 --micro-batch-size 4 --global-batch-size 64 --optimizer sgd --zero-stage 1",
-      "--hidden-size 64 --seq-length 32 --micro-batch-size 4 --global-batch-size 64 --zero-stage 1 "
-      "--use-distributed-optimizer --recompute-activations",
-      "--hidden-size 64 --seq-length 32 --micro-batch-size 2 --global-batch-size 64 --zero-stage 1 "
-      "--data-parallel-sharding-strategy optim --recompute-granularity selective --recompute-modules core_attn"};
-  const std::vector<std::string> grids{"", "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2",
-                                       "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4"};
+      "--train-iters 1 --lr 1e-3 " +
+      further;
   const auto resolved = [](const std::string& flags, int num_ranks) {
     std::istringstream words(flags);
     return resolve_options(
         parse_train_options({std::istream_iterator<std::string>(words), std::istream_iterator<std::string>()}).options,
         num_ranks);
   };
-  int num_proposals = 0;
-  std::set<std::string> left_out;
-  std::set<std::string> proposals;
-  for (const std::string& shape : shapes) {
-    for (const std::string& grid : grids) {
-      const std::string given = fmt::format("{} {} {}", model, shape, grid);
-      const TrainOptions options = resolved(given, 8);
-      const int64_t needed = fullest_bytes(options);
-      for (const double part : {0.95, 0.7, 0.4, 0.2, 0.05}) {
-        const auto limit = static_cast<int64_t>(part * static_cast<double>(needed));
-        const auto change = cheapest_fit(options, {}, limit);
-        if (!change) {
-          continue;
-        }
-        ++num_proposals;
-        proposals.insert(change->flags);
-        left_out.insert(change->left_out.begin(), change->left_out.end());
-        std::string flags = change->flags;
-        int num_ranks = 8;
-        if (const size_t on = flags.find(" on "); on != std::string::npos) {
-          num_ranks = std::stoi(flags.substr(on + 4));
-          flags = flags.substr(0, on);
-        }
-        const int64_t now = fullest_bytes(resolved(with_flags(given, flags, change->left_out), num_ranks));
-        EXPECT_LE(now, limit) << given << ": " << change->flags;
-        EXPECT_EQ(now, change->bytes) << given << ": " << change->flags;
-      }
+  const TrainOptions options = resolved(given, 8);
+  const int64_t needed = fullest_bytes(options);
+  for (const double part : parts) {
+    const auto limit = static_cast<int64_t>(part * static_cast<double>(needed));
+    const auto change = cheapest_fit(options, {}, limit);
+    if (!change) {
+      continue;
+    }
+    ++proposals.count;
+    proposals.flags.insert(change->flags);
+    proposals.left_out.insert(change->left_out.begin(), change->left_out.end());
+    std::string flags = change->flags;
+    int num_ranks = 8;
+    if (const size_t on = flags.find(" on "); on != std::string::npos) {
+      num_ranks = std::stoi(flags.substr(on + 4));
+      flags = flags.substr(0, on);
+    }
+    const int64_t now = fullest_bytes(resolved(with_flags(given, flags, change->left_out), num_ranks));
+    EXPECT_LE(now, limit) << given << ": " << change->flags;
+    EXPECT_EQ(now, change->bytes) << given << ": " << change->flags;
+  }
+}
+
+TEST(FewMemoryLimit, FlagsFitWhenGivenAgain) {
+  Proposals proposals;
+  expect_proposals_fit(
+      "--hidden-size 64 --seq-length 32 --micro-batch-size 4 --global-batch-size 64 --recompute-activations",
+      {0.7, 0.2}, proposals);
+  EXPECT_EQ(proposals.count, 2);
+  EXPECT_TRUE(proposals.has("--zero-stage ")) << *proposals.flags.begin();
+}
+
+TEST(MemoryLimit, FlagsFitWhenGivenAgain) {
+  Proposals proposals;
+  for (const std::string shape :
+       {"--hidden-size 32 --seq-length 64 --micro-batch-size 8 --global-batch-size 64 --pipeline-schedule gpipe",
+        "--hidden-size 128 --seq-length 16 --micro-batch-size 2 --global-batch-size 64",
+        "--hidden-size 64 --seq-length 32 --micro-batch-size 6 --global-batch-size 96 --bf16",
+        "--hidden-size 64 --seq-length 128 --micro-batch-size 4 --global-batch-size 64 --recompute-granularity "
+        "selective",
+        "--hidden-size 64 --seq-length 32 --micro-batch-size 4 --global-batch-size 64 --use-distributed-optimizer",
+        "--hidden-size 64 --seq-length 32 --micro-batch-size 4 --global-batch-size 64 --optimizer sgd --zero-stage 1",
+        "--hidden-size 64 --seq-length 32 --micro-batch-size 4 --global-batch-size 64 --zero-stage 1 "
+        "--use-distributed-optimizer --recompute-activations",
+        "--hidden-size 64 --seq-length 32 --micro-batch-size 2 --global-batch-size 64 --zero-stage 1 "
+        "--data-parallel-sharding-strategy optim --recompute-granularity selective --recompute-modules core_attn"}) {
+    for (const char* grid : {"", " --tensor-model-parallel-size 2", " --pipeline-model-parallel-size 2",
+                             " --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4"}) {
+      expect_proposals_fit(shape + grid, {0.95, 0.7, 0.4, 0.2, 0.05}, proposals);
     }
   }
-  EXPECT_GE(num_proposals, 120);
-  EXPECT_GE(proposals.size(), 15u);
+  EXPECT_GE(proposals.count, 120);
+  EXPECT_GE(proposals.flags.size(), 15u);
   // Each kind of change was among them.
   for (const char* flag : {"--pipeline-schedule 1f1b", "--zero-stage 1", "--zero-stage 2", "--zero-stage 3",
                            "--data-parallel-sharding-strategy optim_grads",
@@ -193,14 +213,12 @@ TEST(MemoryLimit, FlagsFitWhenGivenAgain) {
                            "--recompute-granularity selective", "--recompute-granularity full", "--micro-batch-size",
                            "--bf16", "--offload-optimizer-device nvme --nvme-path DIR", "--tensor-model-parallel-size",
                            "--pipeline-model-parallel-size", " ranks"}) {
-    EXPECT_TRUE(std::ranges::any_of(proposals, [&](const std::string& at) {
-      return at.find(flag) != std::string::npos;
-    })) << flag;
+    EXPECT_TRUE(proposals.has(flag)) << flag;
   }
-  EXPECT_THAT(left_out, testing::UnorderedElementsAre("--recompute-activations", "--recompute-modules"));
+  EXPECT_THAT(proposals.left_out, testing::UnorderedElementsAre("--recompute-activations", "--recompute-modules"));
 }
 
-TEST(MemoryLimit, RefusesWithTableAndAdvice) {
+TEST(FewMemoryLimit, RefusesWithTableAndAdvice) {
   TrainOptions options = gpipe_of_four();
   const int64_t needed = fullest_bytes(options);
   options.memory_limit_gb = static_cast<double>(needed) / kBytesOfGb;

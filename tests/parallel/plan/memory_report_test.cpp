@@ -4,8 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/parallel/train/run_trace.h"
-#include "tests/support/scratch_dir.h"
+#include "tests/parallel/train/offload_support.h"
 
 namespace ashlar {
 namespace {
@@ -40,12 +39,7 @@ TEST(MemoryReport, IsOfTheFullestRankAndTheSameOnAll) {
 
 TEST(MemoryReport, TellsOfHostMemoryAndFilesOfOffloadedState) {
   const ScratchDir scratch;
-  TrainOptions options = model_xs();
-  options.offload_optimizer_device = "nvme";
-  options.zero_stage = 3;
-  options.offload_param_device = "nvme";
-  options.nvme_path = scratch.path().string();
-  with_training(options, {1, 1, 2}, [](Training& training) {
+  with_training(with_weights_in_files(model_xs(), scratch), {1, 1, 2}, [](Training& training) {
     const MemoryReport report = gather_memory_report(training);
     EXPECT_EQ(report.planned.of(MemoryItem::kOptimizer), 0);
     EXPECT_GT(report.planned.host_of(MemoryItem::kOptimizer), 0);

@@ -4,8 +4,7 @@
 #include "parallel/train/memory_report.h"
 #include "parallel/train/run_shape_of.h"
 #include "tests/parallel/plan/planned_peak.h"
-#include "tests/parallel/train/run_trace.h"
-#include "tests/support/scratch_dir.h"
+#include "tests/parallel/train/offload_support.h"
 
 namespace ashlar {
 namespace {
@@ -38,7 +37,7 @@ struct Combination {
   }
 };
 
-TrainOptions options_of(const Combination& combination, const std::string& files) {
+TrainOptions options_of(const Combination& combination, const ScratchDir& files) {
   TrainOptions options = model_xs();
   options.zero_stage = combination.zero_stage;
   options.pipeline_schedule = combination.schedule;
@@ -51,20 +50,16 @@ TrainOptions options_of(const Combination& combination, const std::string& files
   options.sequence_parallel = combination.sequence_parallel;
   options.grad_reduce_in_bf16 = combination.grads_in_bf16;
   options.fp16 = combination.fp16;
-  if (combination.offload) {
-    options.offload_optimizer_device = "nvme";
-    options.nvme_path = files;
-  }
   if (combination.offload_params) {
-    options.offload_param_device = "nvme";
+    return with_weights_in_files(options, files);
   }
-  return options;
+  return combination.offload ? with_state_in_files(options, files) : options;
 }
 
 // Three steps and an evaluation, so that whatever comes and goes within a run has come and gone.
 void run(const Combination& combination) {
   const ScratchDir scratch;
-  const TrainOptions options = with_grid(options_of(combination, scratch.path().string()), combination.grid);
+  const TrainOptions options = with_grid(options_of(combination, scratch), combination.grid);
   const std::vector<RankMemory> plan = plan_memory(run_shape_of(options, {}));
   const TinySource source(options.seq_length, options.vocab_size);
   run_ranks(combination.grid.num_ranks(), [&](RankContext& rank) {
@@ -118,6 +113,12 @@ TEST(PlannedPeak, IsTheMeasuredOne) {
                      .offload = stage >= 2,
                      .fp16 = true});
     }
+    all.push_back({.zero_stage = 3,
+                   .grid = {2, 1, 2},
+                   .sequence_parallel = true,
+                   .offload = true,
+                   .fp16 = true,
+                   .offload_params = true});
     for (const bool bf16 : {false, true}) {
       all.push_back({.zero_stage = 3,
                      .recompute = bf16 ? "full" : "",

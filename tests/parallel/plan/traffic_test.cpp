@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "parallel/train/run_shape_of.h"
-#include "tests/parallel/train/run_trace.h"
+#include "tests/parallel/train/offload_support.h"
 
 namespace ashlar {
 namespace {
@@ -162,6 +162,18 @@ TEST(PlannedTraffic, IsWhatAStepSends) {
         }
       }
     }
+  }
+}
+
+// The data ranks send each other as much wherever a rank's own part lies.
+TEST(FewPlannedTraffic, OfWeightsInFiles) {
+  const ScratchDir scratch;
+  expect_plan_is_sent(with_weights_in_files(model_xs(), scratch), {1, 1, 2});
+  expect_plan_is_sent(with_weights_in_files(model_xs(), scratch), {2, 1, 1});  // one that gathers from itself
+  TrainOptions options = with_weights_in_files(model_xs(), scratch);
+  options.num_distributed_optimizer_instances = 2;
+  for (const int data : {2, 4}) {
+    expect_plan_is_sent(options, {1, 1, data});
   }
 }
 

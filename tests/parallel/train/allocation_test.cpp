@@ -1,32 +1,9 @@
-// Law 3: behind the first steps, a step takes no memory. Every operator new of this program counts for its thread; what
-// oneDNN takes goes past it.
+// Law 3: behind the first steps, a step takes no memory. What oneDNN takes goes past the counter.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
-
 #include "runtime/comm/host/messenger.h"
-#include "tests/parallel/train/run_trace.h"
-#include "tests/support/scratch_dir.h"
-
-namespace {
-thread_local long num_allocations = 0;
-}  // namespace
-
-// Not inlined: g++ would see malloc on one side and delete on the other and warn.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  ++num_allocations;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) {
-    return memory;
-  }
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
+#include "tests/parallel/train/offload_support.h"
+#include "tests/support/count_allocations.h"
 
 namespace ashlar {
 namespace {
@@ -48,12 +25,12 @@ void expect_no_allocation(const TrainOptions& options, const GridShape& grid, co
         }
         const int64_t device_allocations = rank.device.num_allocations();
         for (int step = 0; step < 3; ++step) {
-          const long before = num_allocations;
+          const int64_t before = num_allocations;
           train_step(training, source);
           EXPECT_EQ(num_allocations - before, 0) << grid.text() << " " << options.pipeline_schedule << " rank "
                                                  << rank.world.rank() << " step " << training.state.iteration;
         }
-        const long before = num_allocations;
+        const int64_t before = num_allocations;
         evaluate(training, source, 1);
         EXPECT_EQ(num_allocations - before, 0) << grid.text() << " evaluation";
         EXPECT_EQ(rank.device.num_allocations(), device_allocations);
@@ -62,7 +39,7 @@ void expect_no_allocation(const TrainOptions& options, const GridShape& grid, co
 }
 
 TEST(FewAllocations, TheCounterCounts) {
-  const long before = num_allocations;
+  const int64_t before = num_allocations;
   const auto memory = std::make_unique<int>(1);
   EXPECT_EQ(num_allocations - before, 1);
 }
@@ -80,12 +57,12 @@ TEST(FewAllocations, NoneBehindTheFirstSteps) {
 
 TEST(FewAllocations, NoneWhereStateIsOffloaded) {
   const ScratchDir scratch;
-  TrainOptions options = model_xs();
-  options.offload_optimizer_device = "nvme";
-  options.nvme_path = scratch.path().string();
+  TrainOptions options = with_state_in_files(model_xs(), scratch);
   expect_no_allocation(options, {1, 1, 1});
   options.zero_stage = 3;
   options.bf16 = true;
+  expect_no_allocation(options, {1, 2, 2});
+  options.offload_param_device = "nvme";
   expect_no_allocation(options, {1, 2, 2});
 }
 

@@ -1,10 +1,9 @@
 // What data ranks share out, gather and sum beside the computation, and keep on the host, changes no bit of training on
 // GPUs that the emulator and the stand-ins play.
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
-#include "parallel/train/train_checkpoint.h"
 #include "tests/parallel/train/device_run.h"
-#include "tests/support/scratch_dir.h"
+#include "tests/parallel/train/offload_support.h"
 
 namespace ashlar {
 namespace {
@@ -113,20 +112,47 @@ TEST_P(ShardingOnDevice, OffloadedStateIsUpdatedByTheHost) {
 }
 
 // The weights too: they come from the host or from files on a stream of their own, gathered or, of one data rank, not.
+// Wherever state and weights lie, the bits are those of the run whose state alone is elsewhere.
 TEST_P(ShardingOnDevice, OffloadedWeightsChangeNoBit) {
   const ScratchDir scratch;
-  for (const GridShape& grid : {GridShape{1, 1, 1}, GridShape{1, 1, 2}}) {
+  for (const auto& [grid, bf16] :
+       {std::pair{GridShape{1, 1, 1}, true}, {GridShape{1, 1, 2}, false}, {GridShape{1, 2, 2}, true}}) {
     TrainOptions options = model_xxs();
-    options.bf16 = true;
+    options.bf16 = bf16;
     options.zero_stage = 3;
     options.offload_optimizer_device = "cpu";
-    const RunTrace resident = run_steps(options, grid, source_of(options), 2, on_gpus(GetParam()));
-    options.overlap_param_gather = true;
-    options.offload_param_device = "cpu";
-    EXPECT_TRUE(run_steps(options, grid, source_of(options), 2, on_gpus(GetParam())).same_bits(resident));
-    options.offload_optimizer_device = options.offload_param_device = "nvme";
-    options.nvme_path = scratch.path().string();
-    EXPECT_TRUE(run_steps(options, grid, source_of(options), 2, on_gpus(GetParam())).same_bits(resident));
+    const RunTrace on_gpu = run_steps(options, grid, source_of(options), 2, on_gpus(GetParam()));
+    for (const auto& [state, weights] : {std::pair{"cpu", "cpu"}, {"cpu", "nvme"}, {"nvme", "cpu"}, {"nvme", "nvme"}}) {
+      const std::string where =
+          fmt::format("{} {} state {} weights {}", grid.text(), bf16 ? "bf16" : "fp32", state, weights);
+      TrainOptions elsewhere = options;
+      elsewhere.offload_optimizer_device = state;
+      elsewhere.offload_param_device = weights;
+      const bool files = where.find("nvme") != std::string::npos;
+      elsewhere.nvme_path = files ? scratch.path().string() : "";
+      elsewhere.overlap_param_gather = elsewhere.offload_optimizer_device == elsewhere.offload_param_device;
+      RunHooks hooks;
+      hooks.prepare = [&](Training& training) {
+        ASSERT_NE(training.store.value_home(), nullptr);
+        EXPECT_EQ(training.store.value_home()->reads_files(), elsewhere.offload_param_device == "nvme") << where;
+        EXPECT_EQ(training.rank.device.memory_uses(MemoryKind::kDevice).of(MemoryItem::kParameters).now, 0) << where;
+      };
+      const RunTrace trace = run_steps(elsewhere, grid, source_of(options), 2, on_gpus(GetParam()), hooks);
+      EXPECT_TRUE(trace.same_bits(on_gpu)) << where;
+      EXPECT_EQ(trace.weights, on_gpu.weights) << where;
+    }
+  }
+}
+
+// State in host memory and weights in a file, so that their disk is the only one.
+TEST_P(ShardingOnDevice, DiskOfWeightsThatFailsEndsTheJobAtOnce) {
+  const ScratchDir scratch;
+  TrainOptions options = with_weights_in_files(model_xxs(), scratch);
+  options.offload_optimizer_device = "cpu";
+  const int64_t bytes = file_bytes(with_grid(options, {1, 1, 2}), 1, on_gpus(GetParam())).weights;
+  for (const auto& [written, stand] : {std::pair{2 * bytes, "UPDATE"}, {2 * bytes - 1, "0F0"}}) {
+    options.test_offload_fault = fmt::format("rank=1,bytes={},file=param", written);
+    EXPECT_THAT(expect_failed_disk_ends_job(options, on_gpus(GetParam())), testing::HasSubstr(stand));
   }
 }
 

@@ -5,9 +5,7 @@
 
 #include "parallel/plan/memory.h"
 #include "parallel/train/run_shape_of.h"
-#include "parallel/train/train_checkpoint.h"
-#include "tests/parallel/train/run_trace.h"
-#include "tests/support/scratch_dir.h"
+#include "tests/parallel/train/offload_support.h"
 
 namespace ashlar {
 namespace {
@@ -29,12 +27,6 @@ TrainOptions options_of(const Case& test) {
   if (test.further) {
     test.further(options);
   }
-  return options;
-}
-
-TrainOptions in_files(TrainOptions options, const ScratchDir& scratch) {
-  options.offload_optimizer_device = options.offload_param_device = "nvme";
-  options.nvme_path = scratch.path().string();
   return options;
 }
 
@@ -67,7 +59,7 @@ void expect_files_change_nothing(const Case& test, int64_t steps, bool queued = 
   const TrainOptions options = options_of(test);
   const ThreadRankOptions ranks{.queued_streams = queued};
   const Trace resident = run(options, test.grid, steps, ranks);
-  const Trace files = run(in_files(options, scratch), test.grid, steps, ranks);
+  const Trace files = run(with_weights_in_files(options, scratch), test.grid, steps, ranks);
   const std::string where = fmt::format("{} {}", test.grid.text(), test.bf16 ? "bf16" : "fp32");
   EXPECT_TRUE(files.run.same_bits(resident.run)) << where;
   EXPECT_TRUE(files.run.weights == resident.run.weights) << where;
@@ -115,43 +107,50 @@ TEST(FewOffloadParam, QueuedStreamsWaitForTheirDisk) {
   expect_files_change_nothing({{1, 1, 2}, false, overlaps}, 3, true);
 }
 
-void expect_resume(const GridShape& grid, bool bf16, bool files_first, bool files_then) {
-  const ScratchDir checkpoints, scratch;
+void check_resume(const GridShape& grid, bool bf16, bool files_first, bool files_then) {
+  const ScratchDir scratch;
   const TrainOptions options = options_of({grid, bf16});
-  const TrainOptions files = in_files(options, scratch);
-  const TinySource source(options.seq_length, options.vocab_size);
-  const RunTrace whole = run_steps(options, grid, source, 4);
-  RunHooks save, load;
-  save.behind_step = [&](Training& training, const StepResult& step) {
-    if (step.step == 2) {
-      save_training(training, checkpoints.path().string(), 0, {});
-    }
-  };
-  load.prepare = [&](Training& training) {
-    EXPECT_EQ(load_training(training, checkpoints.path().string(), 0), std::optional<int64_t>(2));
-  };
-  run_steps(files_first ? files : options, grid, source, 2, {}, save);
-  const RunTrace rest = run_steps(files_then ? files : options, grid, source, 2, {}, load);
-  EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 2, whole.losses.end()));
-  EXPECT_TRUE(rest.weights == whole.weights);
+  const TrainOptions files = with_weights_in_files(options, scratch);
+  expect_resume(options, files_first ? files : options, files_then ? files : options, grid, 2,
+                fmt::format("{} {} {} then {}", grid.text(), bf16 ? "bf16" : "fp32", files_first, files_then));
 }
 
 TEST(FewOffloadParam, CheckpointsDoNotKnowWhereWeightsLay) {
-  expect_resume({1, 1, 2}, false, true, true);
-  expect_resume({1, 1, 2}, true, false, true);
-  expect_resume({1, 1, 2}, true, true, false);
+  check_resume({1, 1, 2}, false, true, true);
+  check_resume({1, 1, 2}, true, false, true);
+  check_resume({1, 1, 2}, true, true, false);
+}
+
+// The disk of the weights only, each layer's part written once at the start and once a step. What failed is found when
+// the place in memory is needed again: of the first layers in the same update, of the last ones in a pass of the next
+// step.
+TEST(FewOffloadParam, DiskThatFailsUnderAStepEndsTheJobAtOnce) {
+  const ScratchDir scratch;
+  TrainOptions options = with_weights_in_files(options_of({{1, 1, 2}, false}), scratch);
+  const int64_t bytes = file_bytes(with_grid(options, {1, 1, 2}), 1).weights;
+  options.test_offload_fault = fmt::format("rank=1,bytes={},file=param", 2 * bytes);
+  EXPECT_THAT(expect_failed_disk_ends_job(options), HasSubstr("UPDATE"));
+  options.test_offload_fault = fmt::format("rank=1,bytes={},file=param", 2 * bytes - 1);
+  EXPECT_THAT(expect_failed_disk_ends_job(options), HasSubstr("0F0"));
+}
+
+TEST(FewOffloadParam, WriteThatFailsBehindTheLastStepIsSaid) {
+  const ScratchDir scratch;
+  TrainOptions options = with_grid(with_weights_in_files(options_of({{1, 1, 1}, false}), scratch), {1, 1, 1});
+  options.test_offload_fault = fmt::format("rank=0,bytes={},file=param", 2 * file_bytes(options, 0).weights - 1);
+  expect_failed_last_write_is_said(options, 1);
 }
 
 TEST(FewOffloadParam, DirectoriesThatDoNotServeAreRefused) {
   const ScratchDir scratch;
-  TrainOptions options = in_files(with_grid(options_of({{1, 1, 1}, false}), {1, 1, 1}), scratch);
+  TrainOptions options = with_weights_in_files(with_grid(options_of({{1, 1, 1}, false}), {1, 1, 1}), scratch);
   options.offload_optimizer_device = "cpu";
   const auto refusal = [&] {
     std::string text;
     run_ranks(1, [&](RankContext& rank) {
       try {
         const OffloadConfig config{
-            .state = HomeKind::kHost, .values = HomeKind::kFiles, .files = {.directory = options.nvme_path}};
+            .state = HomeKind::kHost, .values = HomeKind::kFiles, .value_files = {.directory = options.nvme_path}};
         const FlatTensor tensor{.num_elements = 5};
         const auto stream = rank.device.create_stream();
         const ValueHome home(rank, *stream,

@@ -5,11 +5,8 @@
 
 #include "parallel/plan/memory.h"
 #include "parallel/train/run_shape_of.h"
-#include "parallel/train/train_checkpoint.h"
 #include "parallel/train/verify_layout.h"
-#include "runtime/comm/host/status_board.h"
-#include "tests/parallel/train/run_trace.h"
-#include "tests/support/scratch_dir.h"
+#include "tests/parallel/train/offload_support.h"
 
 namespace ashlar {
 namespace {
@@ -17,17 +14,6 @@ namespace {
 using namespace test;
 using testing::AllOf;
 using testing::HasSubstr;
-
-TrainOptions small_options() {
-  TrainOptions options = tiny_options();
-  options.num_layers = 4;
-  options.hidden_size = 48;
-  options.num_attention_heads = 4;
-  options.vocab_size = 87;
-  options.make_vocab_size_divisible_by = 1;
-  options.seq_length = 8;
-  return options;
-}
 
 struct Case {
   GridShape grid;
@@ -37,21 +23,9 @@ struct Case {
   std::function<void(TrainOptions&)> further{};
 };
 
-// Of a rank's file; nothing else is written to it when values are not 16 bits wide.
-int64_t offloaded_state_bytes(const TrainOptions& options) {
-  int64_t bytes = 0;
-  run_ranks(static_cast<int>(options.world_size), [&](RankContext& rank) {
-    const Training training(rank, options);
-    if (rank.world.rank() == 0) {
-      bytes = training.optimizer.offloaded()->disk_bytes();
-    }
-  });
-  return bytes;
-}
-
 void expect_files_change_nothing(const Case& test, int64_t steps, bool queued = false) {
   const ScratchDir scratch;
-  TrainOptions options = small_options();
+  TrainOptions options = model_wide();
   options.zero_stage = test.zero_stage;
   options.bf16 = test.bf16;
   options.optimizer = test.optimizer;
@@ -61,8 +35,6 @@ void expect_files_change_nothing(const Case& test, int64_t steps, bool queued = 
   const TinySource source(options.seq_length, options.vocab_size);
   const ThreadRankOptions ranks{.queued_streams = queued};
   const RunTrace resident = run_steps(options, test.grid, source, steps, ranks);
-  options.offload_optimizer_device = "nvme";
-  options.nvme_path = scratch.path().string();
   RunHooks hooks;
   hooks.prepare = [](Training& training) {
     ASSERT_NE(training.optimizer.offloaded(), nullptr);
@@ -71,7 +43,7 @@ void expect_files_change_nothing(const Case& test, int64_t steps, bool queued = 
     EXPECT_EQ(plan_memory(run_shape_of(training.options, {}))[stage].total(), training.rank.device.allocated_bytes());
     EXPECT_THAT(training.optimizer.offloaded()->text(), HasSubstr("ashlar_offload_"));
   };
-  const RunTrace offloaded = run_steps(options, test.grid, source, steps, ranks, hooks);
+  const RunTrace offloaded = run_steps(with_state_in_files(options, scratch), test.grid, source, steps, ranks, hooks);
   const std::string where =
       fmt::format("{} stage {} {} {}", test.grid.text(), test.zero_stage, test.bf16 ? "bf16" : "fp32", test.optimizer);
   EXPECT_TRUE(offloaded.same_bits(resident)) << where;
@@ -89,7 +61,7 @@ TEST(FewOffload, QueuedStreamsWaitForTheirDisk) {
 }
 
 TEST(FewOffload, StateThatIsNotThereOrThereAlreadyIsRefused) {
-  TrainOptions options = with_grid(small_options(), {1, 1, 1});
+  TrainOptions options = with_grid(model_wide(), {1, 1, 1});
   const auto refusal = [&] {
     std::string text;
     run_ranks(1, [&](RankContext& rank) {
@@ -121,106 +93,49 @@ TEST(FewOffload, StateThatIsNotThereOrThereAlreadyIsRefused) {
   EXPECT_EQ(refusal(), "");
 }
 
-// The job is ended before anything is unwound: what destructors wait for may wait for ranks that nobody has told.
 TEST(FewOffload, DiskThatFailsUnderAStepEndsTheJobAtOnce) {
   const ScratchDir scratch;
-  TrainOptions options = small_options();
+  TrainOptions options = with_state_in_files(model_wide(), scratch);
   options.zero_stage = 1;
-  options.offload_optimizer_device = "nvme";
-  options.nvme_path = scratch.path().string();
   options.test_offload_fault = "rank=1,bytes=300000";
-  const TinySource source(options.seq_length, options.vocab_size);
-  std::array<std::string, 2> texts;
-  EXPECT_THROW(run_thread_ranks(2,
-                                [&](RankContext& rank) {
-                                  Training training(rank, with_grid(options, {1, 1, 2}));
-                                  const auto me = static_cast<size_t>(rank.world.rank());
-                                  try {
-                                    for (int step = 0; step < 20; ++step) {
-                                      train_step(training, source);
-                                    }
-                                  } catch (const Error& error) {
-                                    EXPECT_EQ(error.code(), ErrorCode::kCheckpoint);
-                                    EXPECT_TRUE(rank.recorder.board().job_ended());
-                                    EXPECT_EQ(rank.recorder.board().ended_by(), 1);
-                                    texts[me] = error.what();
-                                    texts[me] += me == 1 ? rank.recorder.board().stand(1) : "";
-                                    throw;
-                                  }
-                                }),
-               Error);
-  EXPECT_THAT(texts[1], AllOf(HasSubstr("cannot write"), HasSubstr(" at offset "), HasSubstr("ashlar_offload_"),
-                              HasSubstr("UPDATE")));
-  EXPECT_THAT(texts[0], AllOf(HasSubstr("rank 1"), HasSubstr("cannot write"), HasSubstr(" at offset ")));
+  EXPECT_THAT(expect_failed_disk_ends_job(options), HasSubstr("UPDATE"));
 }
 
+// In fp32 there are no masters: nothing is written before the first step.
 TEST(FewOffload, WriteThatFailsBehindTheLastStepIsSaid) {
   const ScratchDir scratch;
-  TrainOptions options = with_grid(small_options(), {1, 1, 1});
-  options.offload_optimizer_device = "nvme";
-  options.nvme_path = scratch.path().string();
-  const TinySource source(options.seq_length, options.vocab_size);
-  const int64_t bytes = offloaded_state_bytes(options);
-  options.test_offload_fault = fmt::format("rank=0,bytes={}", 2 * bytes - 1);
-  run_ranks(1, [&](RankContext& rank) {
-    Training training(rank, options);
-    train_step(training, source);
-    finish_state(training);
-    train_step(training, source);
-    EXPECT_THROW(finish_state(training), AgreedError);
-  });
+  TrainOptions options = with_grid(with_state_in_files(model_wide(), scratch), {1, 1, 1});
+  options.test_offload_fault = fmt::format("rank=0,bytes={}", 2 * file_bytes(options, 0).state - 1);
+  expect_failed_last_write_is_said(options, 2);
 }
 
 TEST(FewOffload, LayoutsAreVerifiedAgainstStateInMemory) {
   const ScratchDir scratch;
-  TrainOptions options = small_options();
+  TrainOptions options = with_state_in_files(model_wide(), scratch);
   options.zero_stage = 1;
-  options.offload_optimizer_device = "nvme";
-  options.nvme_path = scratch.path().string();
   options = with_grid(options, {1, 1, 2});
   const TinySource source(options.seq_length, options.vocab_size);
   // Rank 0 could not write the state of the whole model.
-  options.test_offload_fault = fmt::format("rank=0,bytes={}", 2 * offloaded_state_bytes(options));
+  options.test_offload_fault = fmt::format("rank=0,bytes={}", 2 * file_bytes(options, 0).state);
   run_ranks(2, [&](RankContext& rank) { EXPECT_TRUE(verify_layout(rank, options, source, 2).equal); });
 }
 
 // Also of what is in neither: a run that is not offloaded goes on from one that was, and the other way round.
-void expect_resume(bool offload_first, bool offload_then, const GridShape& grid, int zero_stage, bool bf16) {
-  const ScratchDir scratch, files;
-  TrainOptions options = small_options();
+void check_resume(bool offload_first, bool offload_then, const GridShape& grid, int zero_stage, bool bf16) {
+  const ScratchDir files;
+  TrainOptions options = model_wide();
   options.zero_stage = zero_stage;
   options.bf16 = bf16;
-  const TinySource source(options.seq_length, options.vocab_size);
-  const RunTrace whole = run_steps(options, grid, source, 6);
-  const auto with_files = [&](bool offload) {
-    TrainOptions with = options;
-    if (offload) {
-      with.offload_optimizer_device = "nvme";
-      with.nvme_path = files.path().string();
-    }
-    return with;
-  };
-  RunHooks save, load;
-  save.behind_step = [&](Training& training, const StepResult& step) {
-    if (step.step == 3) {
-      save_training(training, scratch.path().string(), 0, {});
-    }
-  };
-  load.prepare = [&](Training& training) {
-    EXPECT_EQ(load_training(training, scratch.path().string(), 0), std::optional<int64_t>(3));
-  };
-  run_steps(with_files(offload_first), grid, source, 3, {}, save);
-  const RunTrace rest = run_steps(with_files(offload_then), grid, source, 3, {}, load);
-  const std::string where = fmt::format("{} stage {} {} {} then {}", grid.text(), zero_stage, bf16 ? "bf16" : "fp32",
-                                        offload_first, offload_then);
-  EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end())) << where;
-  EXPECT_TRUE(rest.weights == whole.weights) << where;
+  const TrainOptions in_files = with_state_in_files(options, files);
+  expect_resume(options, offload_first ? in_files : options, offload_then ? in_files : options, grid, 3,
+                fmt::format("{} stage {} {} {} then {}", grid.text(), zero_stage, bf16 ? "bf16" : "fp32", offload_first,
+                            offload_then));
 }
 
 TEST(FewOffload, CheckpointsDoNotKnowWhereStateLay) {
-  expect_resume(true, true, {1, 1, 1}, 0, false);
-  expect_resume(false, true, {1, 1, 2}, 1, true);
-  expect_resume(true, false, {1, 1, 2}, 2, true);
+  check_resume(true, true, {1, 1, 1}, 0, false);
+  check_resume(false, true, {1, 1, 2}, 1, true);
+  check_resume(true, false, {1, 1, 2}, 2, true);
 }
 
 TEST(Offload, TwentyStepsOnEveryStage) {
@@ -261,7 +176,7 @@ TEST(Offload, WithOtherWaysToCutAndToSum) {
 TEST(Offload, ResumesOnEveryStage) {
   for (const int zero_stage : {0, 1, 2, 3}) {
     for (const bool bf16 : {false, true}) {
-      expect_resume(true, true, {1, 1, 2}, zero_stage, bf16);
+      check_resume(true, true, {1, 1, 2}, zero_stage, bf16);
     }
   }
 }

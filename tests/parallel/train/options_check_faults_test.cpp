@@ -35,6 +35,12 @@ TEST(TestPoints, AreReadAndChecked) {
   const auto offload = parse_test_point("test-offload-fault", "rank=1,bytes=4096");
   EXPECT_EQ(offload->rank, 1);
   EXPECT_EQ(offload->bytes, 4096);
+  EXPECT_EQ(offload->file, "");
+  EXPECT_EQ(parse_test_point("test-offload-fault", "rank=1,bytes=1,file=param")->file, "param");
+  EXPECT_EQ(parse_test_point("test-offload-fault", "rank=1,bytes=1,file=optimizer")->file, "optimizer");
+  EXPECT_THAT(refusal([] { parse_test_point("test-offload-fault", "rank=1,bytes=1,file=x"); }), HasSubstr("no place"));
+  EXPECT_THAT(refusal([] { parse_test_point("test-write-fault", "rank=1,bytes=1,file=param"); }),
+              HasSubstr("no place"));
   EXPECT_THAT(refusal([] { parse_test_point("test-offload-fault", "rank=1,bytes=1,kill=1"); }), HasSubstr("no place"));
   EXPECT_FALSE(parse_test_point("test-nan", ""));
   for (const char* wrong : {"rank=3", "rank=3,step=x,point=receive", "rank=3,step=2,point=lunch",
@@ -79,6 +85,15 @@ TEST(TestPoints, ThatCannotComeAreRefused) {
   EXPECT_THAT(resolve_refusal({"--test-offload-fault", "rank=0,bytes=1"}),
               HasSubstr("needs --offload-optimizer-device nvme"));
   EXPECT_NO_THROW(resolve_options(legal_options(with(files, {"--test-offload-fault", "rank=0,bytes=1"})), 1));
+  // Beside a GPU the disk of the weights may be the only one.
+  const std::vector<std::string> weights{
+      "--zero-stage", "3", "--offload-optimizer-device", "cpu", "--offload-param-device", "nvme", "--nvme-path", "d"};
+  EXPECT_NO_THROW(
+      resolve_options(legal_options(with(weights, {"--test-offload-fault", "rank=0,bytes=1,file=param"})), 1));
+  EXPECT_THAT(resolve_refusal(with(weights, {"--test-offload-fault", "rank=0,bytes=1"})),
+              HasSubstr("needs --offload-optimizer-device nvme"));
+  EXPECT_THAT(resolve_refusal(with(files, {"--test-offload-fault", "rank=0,bytes=1,file=param"})),
+              HasSubstr("needs --offload-param-device nvme"));
   for (const std::string flag : {"--test-nan", "--test-overflow"}) {
     EXPECT_THAT(resolve_refusal({flag, "rank=0,step=0"}), HasSubstr("nearest legal value: step=1"));
     EXPECT_THAT(resolve_refusal({flag, "rank=0,step=21"}),

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <numeric>
+#include <sstream>
 
 #include "tests/parallel/train/options_support.h"
 
@@ -122,6 +123,41 @@ TEST(Layers, NearestLegalSplitsAreLegal) {
     }
   }
   EXPECT_GT(refused, 300);
+}
+
+// What is called a legal number of heads, or a legal tensor size, is one.
+TEST(Heads, NearestLegalOnesAreLegal) {
+  int refused = 0, proposed = 0;
+  for (const int64_t width : {12, 48, 60, 1024}) {
+    for (int64_t heads = 1; heads <= 16; ++heads) {
+      for (int t = 2; t <= 6; ++t) {
+        TrainOptions o = legal_options();
+        o.hidden_size = width;
+        o.num_attention_heads = heads;
+        o.tensor_model_parallel_size = t;
+        if (heads % t == 0 || width % heads != 0 || width / heads > 256) {
+          continue;
+        }
+        ++refused;
+        const std::string text = refusal([&] { validate_options(o); });
+        const std::string line = text.substr(0, text.find('\n'));
+        const std::string name = "nearest legal --num-attention-heads: ";
+        const size_t at = line.find(name);
+        std::istringstream words(at == std::string::npos ? "" : line.substr(at + name.size()));
+        for (std::string word; words >> word;) {
+          if (word != "or") {
+            ++proposed;
+            TrainOptions changed = o;
+            changed.num_attention_heads = std::stoll(word);
+            changed.ffn_hidden_size = 4 * 60;  // which all of these share
+            EXPECT_NO_THROW(validate_options(changed)) << text;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, 50);
+  EXPECT_GT(proposed, 50);
 }
 
 // Case: interleaving does not exist yet, so it is refused by its own name before anything starts.

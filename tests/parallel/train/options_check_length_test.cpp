@@ -32,6 +32,15 @@ TEST(Resolve, BatchesMustDivide) {
   EXPECT_THAT(resolve_refusal({"--global-batch-size", "3"}, 4), HasSubstr("nearest legal --global-batch-size: 8"));
 }
 
+// Products of sizes that are legal alone.
+TEST(Resolve, MicroBatchesBeyondAnyMemory) {
+  EXPECT_THAT(resolve_refusal({"--micro-batch-size", "2147483647", "--global-batch-size", "2147483647", "--seq-length",
+                               "1048576", "--max-position-embeddings", "1048576"},
+                              1),
+              AllOf(HasSubstr("--micro-batch-size 2147483647 x --seq-length 1048576"),
+                    HasSubstr("nearest legal --micro-batch-size: ")));
+}
+
 TEST(Train, RequiredFlagsAreNamedTogether) {
   EXPECT_THAT(refusal([] { validate_options(TrainOptions{}); }),
               AllOf(HasSubstr("--num-layers is required"), HasSubstr("--hidden-size is required"),

@@ -23,9 +23,11 @@ TEST(Dropout, IsAtLeast0AndBelow1) {
 }
 
 TEST(Model, SizesMustDivide) {
-  EXPECT_THAT(resolve_refusal({"--tensor-model-parallel-size", "5"}, 5),
-              AllOf(HasSubstr("--num-attention-heads 12"), HasSubstr("--tensor-model-parallel-size 5"),
-                    HasSubstr("1, 2, 3, 4, 6, 12"), HasSubstr("10 or 15"), HasSubstr("--ffn-hidden-size 192")));
+  EXPECT_THAT(
+      resolve_refusal({"--tensor-model-parallel-size", "5"}, 5),
+      AllOf(HasSubstr("--num-attention-heads 12"), HasSubstr("--tensor-model-parallel-size 5"),
+            HasSubstr("1, 2, 3, 4, 6, 12"), HasSubstr("--hidden-size 48 has no number of heads that it can share"),
+            HasSubstr("--ffn-hidden-size 192")));
   EXPECT_THAT(resolve_refusal({"--ffn-hidden-size", "50", "--tensor-model-parallel-size", "4"}, 4),
               AllOf(HasSubstr("--ffn-hidden-size 50"), HasSubstr("48 or 52")));
   TrainOptions o = legal_options();

@@ -1,8 +1,10 @@
 // What follows from the number of ranks, and that a default given is a default left out.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "parallel/train/flags.h"
 #include "tests/parallel/train/options_support.h"
@@ -104,6 +106,89 @@ TEST(Resolve, DryRunNeedsNeitherRanksNorData) {
       {"--dry-run", "--world-size", "8", "--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2"});
   EXPECT_EQ(resolve_options(parsed.options, 1).data_parallel_size, 2);
   EXPECT_THAT(resolve_refusal({"--world-size", "8"}), AllOf(HasSubstr("--dry-run"), HasSubstr("mpirun -np 8")));
+}
+
+std::vector<std::string> with_value(std::vector<std::string> args, const std::string& flag, const std::string& value) {
+  const auto found = std::ranges::find(args, flag);
+  if (found == args.end()) {
+    args.insert(args.end(), {flag, value});
+  } else {
+    *(found + 1) = value;
+  }
+  return args;
+}
+
+// A run with one wrong value, and with each of the nearest legal ones that its refusal names.
+TEST(NearestLegal, ValuesAreLegal) {
+  struct Case {
+    std::string flag, value;
+    std::vector<std::string> more = {};
+    int num_ranks = 1;
+  };
+  const std::vector<std::string> four{"--tensor-model-parallel-size", "4"};
+  const std::vector<std::string> full{"--recompute-granularity", "full", "--recompute-method", "block"};
+  const std::vector<Case> cases{
+      {"--hidden-size", "50"},
+      {"--hidden-size", "6144"},
+      {"--num-attention-heads", "6", four, 4},
+      {"--ffn-hidden-size", "50", four, 4},
+      {"--seq-length", "18", {"--tensor-model-parallel-size", "4", "--sequence-parallel"}, 4},
+      {"--seq-length", "18", {"--max-position-embeddings", "16"}},
+      {"--vocab-size", "256"},
+      {"--kv-channels", "5"},
+      {"--pipeline-model-parallel-size", "9", {}, 8},
+      {"--decoder-first-pipeline-num-layers", "8", {"--pipeline-model-parallel-size", "2"}, 2},
+      {"--decoder-last-pipeline-num-layers", "9", {"--pipeline-model-parallel-size", "4"}, 4},
+      {"--decoder-last-pipeline-num-layers", "3"},
+      {"--recompute-num-layers", "9", full},
+      {"--recompute-num-layers", "2"},
+      {"--num-distributed-optimizer-instances", "4", {"--zero-stage", "1"}, 6},
+      {"--num-distributed-optimizer-instances", "2", {}, 2},
+      {"--zero-stage", "7"},
+      {"--global-batch-size", "30", {}, 4},
+      {"--global-batch-size", "99999999999"},
+      {"--global-batch-size", "1e3"},
+      {"--micro-batch-size", "2.5"},
+      {"--min-lr", "0.1"},
+      {"--lr-warmup-init", "0.1"},
+      {"--lr-warmup-iters", "20"},
+      {"--lr-warmup-samples", "50"},
+      {"--lr-decay-samples", "1"},
+      {"--clip-grad", "-1"},
+      {"--min-loss-scale", "256", {"--fp16", "--initial-loss-scale", "128"}},
+      {"--min-loss-scale", "2", {"--fp16", "--initial-scale-power", "-3"}},
+      {"--loss-scale", "1e30", {"--fp16"}},
+      {"--test-nan", "rank=0,step=21"},
+      {"--test-nan", "rank=0,step=0"},
+      {"--test-overflow", "rank=4,step=1", {}, 2}};
+  for (const Case& wrong : cases) {
+    const std::vector<std::string> args = with_value(legal_args(wrong.more), wrong.flag, wrong.value);
+    const auto resolve = [&](const std::vector<std::string>& words) {
+      resolve_options(parse_train_options(words).options, wrong.num_ranks);
+    };
+    const std::string text = refusal([&] { resolve(args); });
+    const std::string mark = "nearest legal";
+    const size_t at = text.find(mark);
+    ASSERT_NE(at, std::string::npos) << wrong.flag << " " << wrong.value << ": " << text;
+    std::istringstream words(text.substr(at + mark.size(), text.find_first_of("\n;", at) - at - mark.size()));
+    std::string flag = wrong.flag;
+    int values = 0;
+    for (std::string word; words >> word;) {
+      if (word.starts_with("--")) {
+        flag = word.substr(0, word.find(':'));
+      } else if (const size_t equals = word.find('='); equals != std::string::npos) {  // of a test option
+        std::string value = wrong.value;
+        const size_t begin = value.find(word.substr(0, equals + 1));
+        value.replace(begin, value.find(',', begin) - begin, word);
+        EXPECT_NO_THROW(resolve(with_value(args, flag, value))) << text;
+        ++values;
+      } else if (parse_real(word)) {
+        EXPECT_NO_THROW(resolve(with_value(args, flag, word))) << text;
+        ++values;
+      }
+    }
+    EXPECT_GE(values, 1) << wrong.flag << " " << wrong.value << ": " << text;
+  }
 }
 
 TEST(Values, AreCheckedWithoutAParserToo) {

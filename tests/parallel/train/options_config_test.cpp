@@ -55,16 +55,14 @@ std::string file_refusal(const std::string& text, const std::vector<std::string>
 TEST(ConfigFile, MistakesNameFileAndKey) {
   EXPECT_THAT(file_refusal("num-layer = 3\n"), HasSubstr("unknown key num-layer in"));
   EXPECT_THAT(file_refusal("num_layers = 3\n"), HasSubstr("did you mean num-layers?"));
-  EXPECT_THAT(file_refusal("[zero_optimization]\nstage = 3\n"), HasSubstr("zero_optimization: use --zero-stage N"));
+  EXPECT_THAT(file_refusal("[zero_optimization]\nstage = 3\n"),
+              HasSubstr("zero_optimization.stage: use --zero-stage N"));
   EXPECT_THAT(file_refusal("zero_optimization.stage = 3\n"), HasSubstr("use --zero-stage N"));
   EXPECT_THAT(file_refusal("gradient_clipping = 1\n"), HasSubstr("use --clip-grad"));
-  EXPECT_THAT(file_refusal("seed = abc\n"), HasSubstr("seed in"));
+  EXPECT_THAT(file_refusal("seed = \"abc\"\n"), HasSubstr(":1: expects a whole number"));
   EXPECT_THAT(file_refusal("clip-grad = -1\n"), HasSubstr("nearest legal value: 0"));
   EXPECT_THAT(file_refusal("swiglu = true\n"), HasSubstr("not supported yet"));
   EXPECT_THAT(file_refusal("batch-size = 3\n"), HasSubstr("--micro-batch-size"));
-  EXPECT_THAT(file_refusal("seed = 3\nlog-interval = 1\nseed = 4\n"), HasSubstr("seed stands there twice"));
-  EXPECT_THAT(file_refusal("seed = 3\nseed = 4\n"), HasSubstr("seed"));
-  EXPECT_THAT(file_refusal("[model]\nseed = 3\n"), HasSubstr("sections"));
   EXPECT_THAT(file_refusal("config = \"other.toml\"\n"), HasSubstr("for the command line only"));
   EXPECT_THAT(file_refusal("openai-gelu = true\nactivation = \"gelu-erf\"\n"),
               HasSubstr("openai-gelu asks for the tanh form and activation gelu-erf for another"));

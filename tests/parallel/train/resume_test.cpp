@@ -2,11 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 
-#include "parallel/train/train_checkpoint.h"
-#include "tests/parallel/train/run_trace.h"
+#include "tests/parallel/train/offload_support.h"
 #include "tests/runtime/data/data_files.h"
-#include "tests/support/scratch_dir.h"
 
 namespace ashlar {
 namespace {
@@ -149,6 +148,100 @@ TEST(FewResumes, RefusesAnotherModel) {
   options.num_layers = 4;
   options.untie_embeddings_and_output_weights = true;
   EXPECT_THROW(run_part(options, {1, 1, 1}, source, scratch / "run", 1, ""), Error);
+}
+
+// What a resume with these options warns of, without time and rank.
+std::vector<std::string> warnings_of_resume(const TrainOptions& options, const GridShape& grid,
+                                            const std::string& directory, uint64_t data_fingerprint = 1) {
+  testing::internal::CaptureStderr();
+  run_ranks(grid.num_ranks(), [&](RankContext& rank) {
+    Training training(rank, with_grid(options, grid));
+    EXPECT_TRUE(load_training(training, directory, data_fingerprint).has_value());
+  });
+  std::istringstream log(testing::internal::GetCapturedStderr());
+  const std::string mark = "[warning] --load " + directory + ": ";
+  std::vector<std::string> warnings;
+  for (std::string line; std::getline(log, line);) {
+    const size_t at = line.find(mark);
+    if (at != std::string::npos) {
+      warnings.push_back(line.substr(at + mark.size()));
+    }
+  }
+  return warnings;
+}
+
+// Each once, by one rank: settings that change how training goes on, and those that change the rounding of sums, given
+// or by what another setting makes of them. What changes no bit is silent, and the grid is meant to change.
+TEST(FewResumes, WarnsOfOtherSettings) {
+  struct Case {
+    std::function<void(TrainOptions&)> change;
+    GridShape grid;
+    std::vector<std::string> warnings;
+  };
+  const ScratchDir scratch;
+  const std::string differs = "; losses will differ from an uninterrupted run", rounds = differs + " by rounding";
+  TrainOptions saved = model_xs();
+  saved.zero_stage = 1;
+  const TinySource source(saved.seq_length, saved.vocab_size);
+  run_part(saved, {2, 1, 2}, source, "", 1, scratch / "fp32");
+  const auto check = [](const TrainOptions& options, const std::string& directory, const std::vector<Case>& cases) {
+    for (size_t at = 0; at < cases.size(); ++at) {
+      TrainOptions other = options;
+      cases[at].change(other);
+      EXPECT_EQ(warnings_of_resume(other, cases[at].grid, directory), cases[at].warnings) << "case " << at;
+    }
+  };
+  check(
+      saved, scratch / "fp32",
+      {{[](TrainOptions&) {}, {2, 1, 2}, {}},
+       {[](TrainOptions&) {}, {1, 2, 1}, {}},
+       {[](TrainOptions& o) { o.grad_reduce = "micro-batch"; },
+        {2, 1, 2},
+        {"--grad-reduce was step, is micro-batch now" + rounds}},
+       {[](TrainOptions& o) { o.zero_stage = 2; }, {2, 1, 2}, {"--grad-reduce was step, is micro-batch now" + rounds}},
+       {[](TrainOptions& o) {
+          o.zero_stage = 3;
+          o.grad_reduce = "step";
+          o.pipeline_schedule = "gpipe";
+          o.recompute_granularity = "selective";
+          o.overlap_grad_reduce = o.overlap_param_gather = true;
+        },
+        {2, 1, 2},
+        {}},
+       {[&](TrainOptions& o) {
+          o = with_weights_in_files(o, scratch);
+          o.grad_reduce = "step";
+        },
+        {2, 1, 2},
+        {}},
+       {[](TrainOptions& o) { o.sequence_parallel = true; },
+        {2, 1, 2},
+        {"--sequence-parallel was off, is on now" + rounds}},
+       {[](TrainOptions& o) { o.num_distributed_optimizer_instances = 2; },
+        {1, 1, 4},
+        {"--num-distributed-optimizer-instances was 1, is 2 now" + rounds}},
+       {[](TrainOptions& o) {
+          o.lr = 0.002;
+          o.clip_grad = 0.5;
+        },
+        {2, 1, 2},
+        {"--lr was 0.001, is 0.002 now" + differs, "--clip-grad was 1.0, is 0.5 now" + differs}},
+       {[](TrainOptions& o) { o.bf16 = o.grad_reduce_in_bf16 = true; },
+        {2, 1, 2},
+        {"--bf16 was false, is true now" + differs, "--grad-reduce-in-bf16 was false, is true now" + differs}},
+       {[](TrainOptions& o) {  // no word of a scale where there was none
+          o.fp16 = true;
+          o.hysteresis = 1;
+        },
+        {2, 1, 2},
+        {"--fp16 was false, is true now" + differs}}});
+  EXPECT_EQ(warnings_of_resume(saved, {2, 1, 2}, scratch / "fp32", 2),
+            std::vector<std::string>{"the data or its order is not that of the run that saved"});
+  saved.fp16 = true;
+  run_part(saved, {1, 1, 2}, source, "", 1, scratch / "fp16");
+  check(saved, scratch / "fp16",
+        {{[](TrainOptions&) {}, {1, 1, 2}, {}},
+         {[](TrainOptions& o) { o.hysteresis = 1; }, {1, 1, 2}, {"--hysteresis was 2, is 1 now" + differs}}});
 }
 
 // Notes the samples of each step; ranks read in any order, so a step's samples are sorted by where they lie in the

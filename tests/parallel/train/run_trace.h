@@ -46,6 +46,15 @@ inline TrainOptions model_xs() {
   return options;
 }
 
+// Tables of 4176 values, so that tensors span blocks of the norm and data ranks share them.
+inline TrainOptions model_wide() {
+  TrainOptions options = model_s();
+  options.hidden_size = 48;
+  options.vocab_size = 87;
+  options.seq_length = 8;
+  return options;
+}
+
 inline TrainOptions with_sgd(TrainOptions options, double lr, double clip) {
   options.optimizer = "sgd";
   options.lr = lr;

@@ -15,18 +15,6 @@ using namespace test;
 constexpr int kStages[] = {1, 2, 3};
 constexpr const char* kReductions[] = {"step", "micro-batch"};
 
-// Tables of 4176 values, so that tensors span blocks of the norm and data ranks share them.
-TrainOptions wide_options() {
-  TrainOptions options = tiny_options();
-  options.num_layers = 4;
-  options.hidden_size = 48;
-  options.num_attention_heads = 4;
-  options.vocab_size = 87;
-  options.make_vocab_size_divisible_by = 1;
-  options.seq_length = 8;
-  return options;
-}
-
 struct ZeroRun {
   RunTrace trace;
   LogicalTensors first, second;
@@ -80,7 +68,7 @@ ZeroRun expect_equal_bits(const TrainOptions& options, const GridShape& grid, in
 }
 
 TEST(FewZero, EqualBits) {
-  TrainOptions options = wide_options();
+  TrainOptions options = model_wide();
   options.grad_reduce = "micro-batch";
   expect_equal_bits(options, {1, 1, 2}, 2);
   options.grad_reduce = "step";
@@ -94,7 +82,7 @@ TEST(Zero, EqualBitsOverTwentySteps) {
                                      {GridShape{1, 1, 2}, true},
                                      {GridShape{2, 2, 2}, false},
                                      {GridShape{1, 2, 2}, true}}) {
-    TrainOptions options = wide_options();
+    TrainOptions options = model_wide();
     options.pipeline_schedule = untied ? "1f1b" : "gpipe";
     options.untie_embeddings_and_output_weights = untied;
     options.ddp_bucket_size = untied ? 5000 : 40000000;
@@ -110,7 +98,7 @@ TEST(Zero, EqualBitsOverTwentySteps) {
 
 TEST(Zero, EqualBitsOfUnevenStagesOtherPrecisionAndPlainSgd) {
   for (const char* reduction : kReductions) {
-    TrainOptions options = wide_options();
+    TrainOptions options = model_wide();
     options.grad_reduce = reduction;
     options.decoder_first_pipeline_num_layers = 1;
     expect_equal_bits(options, {1, 2, 4}, 5);
@@ -130,7 +118,7 @@ TEST(Zero, EqualBitsOfUnevenStagesOtherPrecisionAndPlainSgd) {
 
 // Sums in 16 bits: the same at every stage, and near those in fp32.
 void check_narrow_gradients(const GridShape& grid, const char* reduction, int64_t steps) {
-  TrainOptions options = wide_options();
+  TrainOptions options = model_wide();
   options.bf16 = true;
   options.grad_reduce = reduction;
   const ZeroRun wide = run(options, grid, 0, steps);
@@ -155,7 +143,7 @@ TEST(Zero, NarrowGradientsGiveEqualBits) {
 
 // Layers that are run again are gathered again.
 void check_recompute(const char* granularity, const char* method, int64_t layers, const GridShape& grid) {
-  TrainOptions options = wide_options();
+  TrainOptions options = model_wide();
   options.grad_reduce = "micro-batch";
   const ZeroRun kept = run(options, grid, 0, 3);
   options.recompute_granularity = granularity;
@@ -180,7 +168,7 @@ TEST(Zero, EqualBitsOfLayersThatAreRunAgain) {
 // What is waited for late is waited for; on host memory nothing is on its way, on GPUs see device_test.cpp.
 TEST(FewZero, OverlapChangesNoBit) {
   for (const int stage : {0, 1, 2, 3}) {
-    TrainOptions options = wide_options();
+    TrainOptions options = model_wide();
     options.grad_reduce = stage == 1 ? "step" : "";
     const GridShape grid{1, 2, 2};
     const ZeroRun expected = run(options, grid, stage, 2);
@@ -234,7 +222,7 @@ TEST(FewZero, SumsBetweenInstancesDoNotWaitForTheEnd) {
 // Groups that share out among themselves sum in another order than one group, and alike at every stage.
 TEST(Zero, EqualBitsOfInstances) {
   for (const char* reduction : kReductions) {
-    TrainOptions options = wide_options();
+    TrainOptions options = model_wide();
     options.grad_reduce = reduction;
     const ZeroRun one = run(options, {1, 1, 4}, 1, 5);
     options.num_distributed_optimizer_instances = 2;
@@ -339,7 +327,7 @@ TEST(FewZero, NonFiniteIsFound) {
 // A run that saves at one stage and goes on at another is the run of one stage, to the last bit; on another grid and in
 // another precision masters and moments arrive as they were.
 void check_checkpoints(int from_stage, int to_stage, bool bf16) {
-  TrainOptions options = wide_options();
+  TrainOptions options = model_wide();
   options.bf16 = bf16;
   options.grad_reduce = "step";
   const GridShape grid{1, 2, 2};
@@ -409,7 +397,7 @@ TEST(Zero, CheckpointsFitEveryStage) {
 }
 
 TEST(FewZero, LayoutIsVerified) {
-  TrainOptions options = wide_options();
+  TrainOptions options = model_wide();
   const TinySource source(options.seq_length, options.vocab_size);
   for (const int stage : kStages) {
     options.zero_stage = stage;

@@ -83,8 +83,12 @@ TEST(LossScaler, GoesOnFromASavedState) {
 
 TEST(LossScaler, OtherSettingsThanThoseThatWereSaved) {
   LossScaler fixed({.initial = 8});
-  fixed.restore({.scale = 4096, .good_steps = 3, .hysteresis_left = 1});
+  fixed.restore({.scale = 4096, .good_steps = 3, .hysteresis_left = 1, .skips_at_floor = 4});
   EXPECT_EQ(fixed.scale(), 8);
+  scales_behind(fixed, std::string(LossScaler::kMostSkipsAtFloor - 5, 'x'));
+  EXPECT_FALSE(fixed.is_at_end());
+  scales_behind(fixed, "x");
+  EXPECT_TRUE(fixed.is_at_end());
   LossScaler scaler({.dynamic = true, .initial = 8, .min = 2, .window = 3, .hysteresis = 1});
   scaler.restore({.scale = 1, .good_steps = 7, .hysteresis_left = 5});
   EXPECT_EQ(scaler.state(), (LossScaler::State{.scale = 2, .good_steps = 7, .hysteresis_left = 1}));

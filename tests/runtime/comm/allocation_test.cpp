@@ -1,33 +1,14 @@
 // No operation takes memory from the heap once the rings have been round.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
-
 #include "tests/runtime/comm/contract_data.h"
+#include "tests/support/count_allocations.h"
 #include "tests/support/run_ranks.h"
-
-namespace {
-thread_local int64_t num_allocations = 0;
-}
-
-// Not inlined: g++ would see malloc on one side and delete on the other and warn.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  ++num_allocations;
-  if (void* data = std::malloc(bytes)) {
-    return data;
-  }
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* data) noexcept {
-  std::free(data);
-}
-[[gnu::noinline]] void operator delete(void* data, std::size_t) noexcept {
-  std::free(data);
-}
 
 namespace ashlar {
 namespace {
+
+using test::num_allocations;
 
 TEST(Allocations, NoneInAnyOperationAfterWarmUp) {
   for (const Carrier carrier : {Carrier::kRegion, Carrier::kMessages}) {

@@ -45,6 +45,25 @@ TEST(HostCopy, ThereAndBackInPieces) {
   EXPECT_EQ(device.num_allocations(), 2);  // the tensor and one pinned buffer
 }
 
+TEST(HostCopy, AllOfADeviceShareOnePiece) {
+  FakeGpu device;
+  const Tensor tensor(device, DType::kI32, {1}, "test");
+  const auto held = [&] { return device.memory_uses(MemoryKind::kHost).of(MemoryItem::kCopies); };
+  for (int round = 0; round < 2; ++round) {
+    HostCopy one(device), other(device);
+    for (HostCopy* copy : {&one, &other}) {
+      const int32_t value = round + (copy == &one ? 7 : 8);
+      copy->to_device(tensor.view().data, &value, sizeof(value));
+      int32_t back = 0;
+      copy->to_host(&back, tensor.view().data, sizeof(back));
+      EXPECT_EQ(back, value);
+    }
+    EXPECT_EQ(held().now, static_cast<int64_t>(CopyPiece::kBytes));
+  }
+  EXPECT_EQ(held().now, 0);
+  EXPECT_EQ(held().peak, static_cast<int64_t>(CopyPiece::kBytes));
+}
+
 TEST(HostCopy, OnACpuReadsWhereTheTensorLies) {
   CpuDevice device;
   const Tensor tensor(device, DType::kI32, {5}, "test");
