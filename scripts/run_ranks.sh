@@ -5,9 +5,11 @@
 #   RUN_RANKS_VERBOSE=1        mpirun's own messages too
 #
 # TERM, INT and USR1 to this script reach every rank as USR1, which lets a training run finish its step and save; a
-# second one ends the job at once. mpirun itself kills its ranks a second after TERM or INT. Its setting
-# odls_base_sigkill_timeout would make that later, but then a job with a failed rank also ends late: measured with Open
-# MPI 4.1.4 and a rank that was killed, 2.4 s by default, 9, 17 and 33 s with 4, 8 and 16.
+# second one ends the job at once: mpirun gets TERM and, as Open MPI 4.1's can hang for good on ranks that die inside
+# MPI_Init, five seconds later all that is left of the job gets KILL.
+# mpirun itself kills its ranks a second after TERM or INT. Its setting odls_base_sigkill_timeout would make that later,
+# but then a job with a failed rank also ends late: measured with Open MPI 4.1.4 and a rank that was killed, 2.4 s by
+# default, 9, 17 and 33 s with 4, 8 and 16.
 set -euo pipefail
 
 if [[ $# -lt 2 || ! $1 =~ ^[1-9][0-9]*$ ]]; then
@@ -44,35 +46,76 @@ if [[ $(id -u) -eq 0 ]]; then # Open MPI asks twice before it runs as root, as i
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 
-# In a session of its own, so that Ctrl-C reaches this script only.
+# pretrain_gpt takes USR1 from the first line of its main() on; until then, while its libraries load, it would die of it.
+hold=()
+if [[ ${program##*/} == pretrain_gpt ]] && env --block-signal=USR1 true 2>/dev/null; then
+  hold=(env --block-signal=USR1)
+fi
+
+# In a session of its own, so that Ctrl-C reaches this script only, and so that all of the job can be found.
 # shellcheck disable=SC2086  # more arguments are words
-setsid mpirun -np "$ranks" "${settings[@]}" ${RUN_RANKS_MPI_ARGS:-} "$@" <&0 &
+setsid mpirun -np "$ranks" "${settings[@]}" ${RUN_RANKS_MPI_ARGS:-} "${hold[@]}" "$@" <&0 &
 mpirun=$!
 
-ask() {
-  kill -s "$signal" "$mpirun" 2>/dev/null || true
-  signal=TERM
+kill_session() {
+  local file line fields
+  for file in /proc/[0-9]*/stat; do
+    read -r line <"$file" || continue
+    read -r -a fields <<<"${line##*) }" # state, parent, group, session
+    if [[ ${fields[3]} == "$mpirun" ]]; then
+      kill -KILL "${line%% *}" || true
+    fi
+  done 2>/dev/null
 }
-signal=USR1
+
+end_now() {
+  trap '' TERM INT USR1 ALRM # bash would begin anew at each
+  kill -TERM "$mpirun" 2>/dev/null || true
+  local tenths
+  for ((tenths = 0; tenths < 50; ++tenths)); do
+    kill -0 "$mpirun" 2>/dev/null || return 0
+    sleep 0.1 || true
+  done
+  echo "scripts/run_ranks.sh: mpirun did not end within 5 seconds of TERM; it and all its ranks are killed" >&2
+  kill_session
+}
+
+asked=
+ask() {
+  if [[ -z $asked ]]; then
+    asked=1
+    kill -USR1 "$mpirun" 2>/dev/null || true
+  else
+    end_now
+  fi
+}
 trap ask TERM INT USR1
 
+timed_out=
 limit=
 if [[ -n ${RUN_RANKS_TIMEOUT:-} ]]; then
+  end_at_limit() {
+    timed_out=1
+    echo "scripts/run_ranks.sh: killed after $RUN_RANKS_TIMEOUT seconds" >&2
+    end_now
+  }
+  trap end_at_limit ALRM
   (
     sleep "$RUN_RANKS_TIMEOUT" >/dev/null 2>&1 # outlives a job that ends; holds no pipe of it open
-    echo "scripts/run_ranks.sh: killed after $RUN_RANKS_TIMEOUT seconds" >&2
-    kill -TERM "$mpirun"
+    kill -ALRM $$
   ) &
   limit=$!
 fi
 
+while kill -0 "$mpirun" 2>/dev/null; do # a signal ends the wait, too
+  wait "$mpirun" || true
+done
 status=0
 wait "$mpirun" || status=$?
-while kill -0 "$mpirun" 2>/dev/null; do # a signal ended the wait, not mpirun
-  status=0
-  wait "$mpirun" || status=$?
-done
-if [[ -n $limit ]] && ! kill "$limit" 2>/dev/null; then
+if [[ -n $limit ]]; then
+  kill "$limit" 2>/dev/null || true
+fi
+if [[ -n $timed_out ]]; then
   status=124
 fi
 if ((status > 128)); then

@@ -94,8 +94,7 @@ int take_results(Training& training, const SampleSource& source, size_t num_left
   return stop_signal;
 }
 
-int run_training(RankContext& rank, const TrainOptions& options) {
-  const StopSignals signals;  // first, so that a signal during the start does not kill: one step, a save, the end
+int run_training(RankContext& rank, const TrainOptions& options, const StopSignals& signals) {
   const DataSources data = open_data(rank, options);
   Training training(rank, options);
   TestFaults faults(options);
@@ -165,7 +164,10 @@ int run_verify_layout(RankContext& rank, const TrainOptions& options) {
   return 0;
 }
 
-int run(RankContext& rank, const TrainOptions& given) {
+int run(RankContext& rank, const TrainOptions& given, StopSignals& signals) {
+  if (given.dry_run || given.verify_layout > 0) {
+    signals.release();
+  }
   if (given.dry_run) {
     return dry_run(rank, given);
   }
@@ -174,10 +176,10 @@ int run(RankContext& rank, const TrainOptions& given) {
   agree(rank.world, [&] { check_memory_limit(options, device); });
   DeviceWorld on_device(rank, device);
   return options.verify_layout > 0 ? run_verify_layout(on_device.context(), options)
-                                   : run_training(on_device.context(), options);
+                                   : run_training(on_device.context(), options, signals);
 }
 
-int pretrain_gpt(RankContext& rank, const std::vector<std::string>& args) {
+int pretrain_gpt(RankContext& rank, const std::vector<std::string>& args, StopSignals& signals) {
   const ParsedCommand command = start_command(rank, args);
   if (command.print) {
     if (rank.world.rank() == 0) {
@@ -185,13 +187,15 @@ int pretrain_gpt(RankContext& rank, const std::vector<std::string>& args) {
     }
     return 0;
   }
-  return name_settings(command.options, [&] { return run(rank, command.options); });
+  return name_settings(command.options, [&] { return run(rank, command.options, signals); });
 }
 
 }  // namespace
 }  // namespace ashlar
 
 int main(int argc, char** argv) {
+  ashlar::StopSignals signals;  // before MPI starts: a signal from now on means one step, a save, the end
   const std::vector<std::string> args(argv + 1, argv + argc);
-  return ashlar::run_main(argc, argv, [&](ashlar::RankContext& rank) { return ashlar::pretrain_gpt(rank, args); });
+  return ashlar::run_main(argc, argv,
+                          [&](ashlar::RankContext& rank) { return ashlar::pretrain_gpt(rank, args, signals); });
 }

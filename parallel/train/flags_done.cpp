@@ -222,8 +222,8 @@ void model_and_grid(Rows& t) {
       .one_of({"nccl", "staged", "mpi"}, {"gloo"})
       .by_default("nccl on GPUs, mpi on CPUs");
   t.row("distributed-timeout-minutes", kTimeout, "TIME",
-        "longest wait for other ranks, at the start too, before the run ends with a report: minutes (10, 10m) or "
-        "seconds (30s)");
+        "longest wait for other ranks, at the start too (but for MPI's own), before the run ends with a report: "
+        "minutes (10, 10m) or seconds (30s)");
 
   t.group(FlagGroup::kDevice);
   t.row("device", &O::device, "NAME",

@@ -34,6 +34,9 @@ sigset_t stop_signal_set() {
 
 StopSignals::StopSignals() {
   received_signal = 0;
+  for (size_t at = 0; at < kStopSignals.size(); ++at) {
+    sigaction(kStopSignals[at], nullptr, &before_[at]);
+  }
   set_handlers(remember);
   const sigset_t set = stop_signal_set();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
@@ -43,6 +46,19 @@ StopSignals::StopSignals() {
 // this rank is the last to be told, must not spoil the exit code of a run that ended well. SIGKILL ends one that hangs.
 StopSignals::~StopSignals() {
   set_handlers(SIG_IGN);
+}
+
+// Opens the thread to them whatever it was before: scripts/run_ranks.sh starts ranks that hold USR1 back.
+void StopSignals::release() {
+  const int signal = received();
+  for (size_t at = 0; at < kStopSignals.size(); ++at) {
+    sigaction(kStopSignals[at], &before_[at], nullptr);
+  }
+  const sigset_t set = stop_signal_set();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  if (signal != 0) {
+    std::raise(signal);
+  }
 }
 
 int StopSignals::received() const {

@@ -56,6 +56,20 @@ void take_vocabulary(TrainOptions& options) {
   }
 }
 
+// Collective. `mpirun -np 1 P --help : -np 1 P ...`: a rank that only prints would leave the others waiting.
+void require_same_command(RankContext& rank, bool prints) {
+  const std::vector<std::string> all = all_gather_text(rank.world, prints ? "prints" : "trains");
+  agree(rank.world, [&] {
+    for (size_t other = 1; other < all.size(); ++other) {
+      const bool first_prints = all[0] == "prints";
+      REQUIRE(
+          all[other] == all[0], ErrorCode::kUsage,
+          "--help or --help-flags was given to some ranks only: to rank {}, not to rank {}; give all ranks the same",
+          first_prints ? 0 : other, first_prints ? other : 0);
+    }
+  });
+}
+
 // Collective. Names the first setting that differs between ranks.
 void require_same_settings(RankContext& rank, const TrainOptions& options) {
   const std::vector<std::string> all = all_gather_text(rank.world, options_json(options).dump());
@@ -85,6 +99,8 @@ ParsedCommand start_command(RankContext& rank, const std::vector<std::string>& a
     if (command.print) {
       return;
     }
+    // Before the first wait, which is the end of this agreement.
+    rank.recorder.set_timeout(command.options.distributed_timeout_seconds);
     try {
       if (!command.options.load_hf.empty()) {
         take_hf_config(command);
@@ -95,10 +111,10 @@ ParsedCommand start_command(RankContext& rank, const std::vector<std::string>& a
     }
     validate_options(command.options);
   });
+  require_same_command(rank, command.print.has_value());
   if (command.print) {
     return command;
   }
-  rank.recorder.set_timeout(command.options.distributed_timeout_seconds);
   require_same_settings(rank, command.options);
   if (rank.world.rank() == 0) {
     for (const std::string& note : command.notes) {

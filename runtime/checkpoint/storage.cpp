@@ -20,8 +20,12 @@ namespace {
 // Large enough for full speed, small enough that a slow disk (bytes_per_second) is slow evenly.
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
+// Of files in a directory that this job made or found: where it is gone, somebody else works there too.
 [[noreturn]] void throw_disk_error(std::string_view action, const fs::path& path, int code, uint64_t needed_bytes,
                                    FailedBy failed_by = FailedBy::kDisk) {
+  if (code == ENOENT && failed_by == FailedBy::kDisk) {
+    failed_by = FailedBy::kOtherJob;
+  }
   ashlar::throw_disk_error(ErrorCode::kCheckpoint, action, path, code, needed_bytes, failed_by);
 }
 
@@ -50,7 +54,7 @@ void Storage::create_directory(const fs::path& path) {
   std::error_code code;
   fs::create_directories(path, code);
   if (code || !fs::is_directory(path)) {
-    throw_disk_error("cannot create directory", path, code ? code.value() : ENOTDIR, 0);
+    ashlar::throw_disk_error(ErrorCode::kCheckpoint, "cannot create directory", path, code ? code.value() : ENOTDIR, 0);
   }
 }
 
@@ -166,7 +170,7 @@ void OutputFile::finish() {
 }
 
 InputFile::InputFile(fs::path path) : path_(std::move(path)) {
-  file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a fifo would wait for a writer
   const int code = errno;
   REQUIRE(file_ >= 0, ErrorCode::kCheckpoint, "cannot read {}: {}", path_.string(), errno_text(code));
   struct stat status {};

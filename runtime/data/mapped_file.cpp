@@ -11,7 +11,7 @@
 namespace ashlar {
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
-  const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a fifo would wait for a writer
   REQUIRE(file >= 0, ErrorCode::kData, "{}: cannot be opened: {}", path_, std::strerror(errno));
   struct stat status {};
   if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {

@@ -32,12 +32,20 @@ void throw_disk_error(ErrorCode code, std::string_view action, const fs::path& p
   std::string message = fmt::format("{} {}: {}", action, path.string(), errno_text(error_number));
   if (failed_by == FailedBy::kTest) {
     message += " (as a test asked for; the disk did not fail)";
+  } else if (failed_by == FailedBy::kOtherJob) {
+    message += " (another job may be writing into this directory)";
   } else if (error_number == EFBIG) {
     rlimit limit{};
     getrlimit(RLIMIT_FSIZE, &limit);
     message += fmt::format(" (the shell's ulimit -f allows {} bytes a file)", limit.rlim_cur);
   }
-  message += fmt::format("; needed {} bytes, free {} bytes", needed_bytes, free_bytes(path));
+  const bool is_space = error_number == ENOSPC || error_number == EDQUOT;
+  if (is_space || error_number == EFBIG) {
+    message += fmt::format("; needed {} bytes", needed_bytes);
+  }
+  if (is_space) {
+    message += fmt::format(", free {} bytes", free_bytes(path));
+  }
   throw Error(code, message);
 }
 

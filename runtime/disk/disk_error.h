@@ -18,11 +18,11 @@ std::string errno_text(int code);
 // Blocks the host. Bytes that this user may still write where `path` is (or would be); 0 when nobody can say.
 uint64_t free_bytes(const std::filesystem::path& path);
 
-// Who failed: the disk, or a test that asked for it. Of the latter the bytes that are free explain nothing.
-enum class FailedBy { kDisk, kTest };
+// Who failed: the disk, a test that asked for it, or perhaps another job that took away what this one works on.
+enum class FailedBy { kDisk, kTest, kOtherJob };
 
-// Blocks the host. Throws Error(code): "<action> <path>: <errno>", a limit of the shell or a test where that was it,
-// and the bytes needed and free.
+// Blocks the host. Throws Error(code): "<action> <path>: <errno>", a limit of the shell, a test or another job where
+// that was it, and the bytes needed and free where space was.
 [[noreturn]] void throw_disk_error(ErrorCode code, std::string_view action, const std::filesystem::path& path,
                                    int error_number, uint64_t needed_bytes, FailedBy failed_by = FailedBy::kDisk);
 

@@ -1,4 +1,6 @@
 // Wrong flags, grids and launches: refused before any training, with the user's own flag and the nearest legal value.
+#include <sys/stat.h>
+
 #include <fstream>
 
 #include "tests/system/system_test.h"
@@ -15,6 +17,21 @@ class BadStart : public SystemTest {
     const Snapshot before = snapshot();
     expect_error(pretrain(num_ranks, flags.with("--save out --metrics-file metrics.jsonl")), code, texts);
     EXPECT_EQ(snapshot(), before);
+  }
+  // Each rank with flags of its own.
+  Command two_ranks(const Flags& first, const Flags& second) const {
+    Command command = program("mpirun", {"--oversubscribe", "--bind-to", "none", "--quiet"});
+    for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}) {
+      command.environment[name] = "1";
+    }
+    for (const Flags& flags : {first, second}) {
+      const std::vector<std::string> words = flags.words();
+      command.words.insert(command.words.end(), {"-np", "1", PRETRAIN_GPT});
+      command.words.insert(command.words.end(), words.begin(), words.end());
+      command.words.push_back(":");
+    }
+    command.words.pop_back();
+    return command;
   }
 };
 
@@ -162,20 +179,24 @@ TEST_F(BadStart, FlagsWithoutEffectAreSaidInOneLine) {
 }
 
 TEST_F(BadStart, RanksWithDifferentFlags) {
-  Command command = program("mpirun", {"--oversubscribe", "--bind-to", "none", "--quiet"});
-  for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}) {
-    command.environment[name] = "1";
-  }
-  for (const Flags& flags : {tiny(), tiny().with("--clip-grad 0.5")}) {
-    const std::vector<std::string> words = flags.with("--save out").words();
-    command.words.insert(command.words.end(), {"-np", "1", PRETRAIN_GPT});
-    command.words.insert(command.words.end(), words.begin(), words.end());
-    command.words.push_back(":");
-  }
-  command.words.pop_back();
-  expect_error(run_command(command), ErrorCode::kUsage,
+  expect_error(run_command(two_ranks(tiny(), tiny().with("--clip-grad 0.5"))), ErrorCode::kUsage,
                {"ranks were given different settings: --clip-grad is 1.0 on rank 0 and 0.5 on rank 1"});
+  expect_error(run_command(two_ranks(Flags("--help"), tiny())), ErrorCode::kUsage,
+               {"--help or --help-flags was given to some ranks only: to rank 0, not to rank 1"});
+  expect_error(run_command(two_ranks(tiny(), Flags("--help-flags"))), ErrorCode::kUsage,
+               {"--help or --help-flags was given to some ranks only: to rank 1, not to rank 0"});
   EXPECT_TRUE(snapshot().empty());
+}
+
+// A rank that never comes to the first agreement: it waits for the other end of a pipe.
+TEST_F(BadStart, ARankThatIsMissingFromTheStart) {
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  const Flags waits = tiny().with("--distributed-timeout-minutes 1s");
+  const Ended ended = run_command(two_ranks(waits, waits.with("--config pipe")));
+  EXPECT_FALSE(ended.timed_out);
+  EXPECT_EQ(ended.exit_code, exit_code(ErrorCode::kTimeout)) << ended.all();
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("rank 0 waited 1.0 s"), HasSubstr("(see --distributed-timeout-minutes)")));
+  EXPECT_EQ(ended.ranks_left, 0);
 }
 
 // Ranks of a launcher that the MPI library does not know: each would be rank 0 of 1 and write the same files.

@@ -194,6 +194,25 @@ TEST(SaveFaultsOfTheSystem, FileSizeLimit) {
   EXPECT_EQ(found.contents, 1U);
 }
 
+TEST(SaveFaultsOfTheSystem, AnotherJobInTheSameDirectory) {
+  ScratchDir scratch;
+  Storage storage;
+  const fs::path gone = scratch / ".iter_0000001.tmp";
+  const std::vector<std::function<void()>> uses = {[&] { storage.write_file(gone / "manifest.json", "{}"); },
+                                                   [&] { storage.sync_directory(gone); },
+                                                   [&] { storage.rename(gone, scratch / "iter_0000001"); }};
+  for (const auto& use : uses) {
+    try {
+      use();
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr(scratch.path().string()), HasSubstr("No such file or directory"),
+                        HasSubstr("another job may be writing into this directory"), Not(HasSubstr("bytes"))));
+    }
+  }
+}
+
 // A small tmpfs, where this user may mount one.
 class SmallDisk : public testing::Test {
  protected:

@@ -1,9 +1,11 @@
 #include "runtime/data/token_file.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 
+#include "runtime/data/mapped_file.h"
 #include "tests/runtime/data/data_files.h"
 
 namespace ashlar {
@@ -212,6 +214,13 @@ TEST(IndexedFile, NamesMissingFiles) {
   expect_error(ErrorCode::kData, {"--data-path", "no " + (folder / "set.idx")},
                [&] { open_token_file(folder / "set"); });
   expect_error(ErrorCode::kData, {"--data-path", "other.idx"}, [&] { open_token_file(folder / "other"); });
+}
+
+TEST(MappedFile, RefusesAPipeInsteadOfWaitingForItsWriter) {
+  const TempFolder folder;
+  const std::string path = folder / "pipe.bin";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  expect_error(ErrorCode::kData, {path, "expected a regular file"}, [&] { const MappedFile file(path); });
 }
 
 TEST(IndexedFile, NamesIdsBeyondTheVocabulary) {
