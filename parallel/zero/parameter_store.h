@@ -96,12 +96,12 @@ class ParameterStore {
   std::vector<FlatPiece> owned_;
   int shard_ = 0;
   bool is_first_instance_ = true;
-  std::unique_ptr<ValueHome> value_home_;
   Buffer values_;
   Buffer gathered_;
   Buffer grads_;
   Buffer staged_;
   Buffer sent_;
+  std::unique_ptr<ValueHome> value_home_;  // at its end waits for copies into gathered_
 };
 
 }  // namespace ashlar

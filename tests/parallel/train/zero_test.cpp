@@ -181,7 +181,7 @@ TEST(FewZero, OverlapChangesNoBit) {
 TEST(FewZero, OverlapInLongWindowsChangesNoBit) {
   for (const char* schedule : {"1f1b", "gpipe"}) {
     for (const int64_t layers : {3, 4}) {
-      TrainOptions options = wide_options();
+      TrainOptions options = model_wide();
       options.num_layers = layers;
       options.pipeline_schedule = schedule;
       options.grad_reduce = "step";
