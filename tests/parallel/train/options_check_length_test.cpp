@@ -34,9 +34,10 @@ TEST(Resolve, BatchesMustDivide) {
 
 // Products of sizes that are legal alone.
 TEST(Resolve, MicroBatchesBeyondAnyMemory) {
-  EXPECT_THAT(resolve_refusal({"--micro-batch-size", "2147483647", "--global-batch-size", "2147483647", "--seq-length",
-                               "1048576", "--max-position-embeddings", "1048576"},
-                              1),
+  TrainOptions options = legal_options();
+  options.micro_batch_size = (int64_t{1} << 31) - 1;
+  options.seq_length = options.max_position_embeddings = int64_t{1} << 20;
+  EXPECT_THAT(refusal([&] { resolve_options(options, 1); }),
               AllOf(HasSubstr("--micro-batch-size 2147483647 x --seq-length 1048576"),
                     HasSubstr("nearest legal --micro-batch-size: ")));
 }

@@ -198,6 +198,7 @@ TEST(FewResumes, WarnsOfOtherSettings) {
        {[](TrainOptions& o) { o.grad_reduce = "micro-batch"; },
         {2, 1, 2},
         {"--grad-reduce was step, is micro-batch now" + rounds}},
+       {[](TrainOptions& o) { o.micro_batch_size = 1; }, {2, 1, 2}, {"--micro-batch-size was 2, is 1 now" + rounds}},
        {[](TrainOptions& o) { o.zero_stage = 2; }, {2, 1, 2}, {"--grad-reduce was step, is micro-batch now" + rounds}},
        {[](TrainOptions& o) {
           o.zero_stage = 3;
@@ -228,13 +229,13 @@ TEST(FewResumes, WarnsOfOtherSettings) {
         {"--lr was 0.001, is 0.002 now" + differs, "--clip-grad was 1.0, is 0.5 now" + differs}},
        {[](TrainOptions& o) { o.bf16 = o.grad_reduce_in_bf16 = true; },
         {2, 1, 2},
-        {"--bf16 was false, is true now" + differs, "--grad-reduce-in-bf16 was false, is true now" + differs}},
+        {"--bf16 was off, is on now" + differs, "--grad-reduce-in-bf16 was off, is on now" + differs}},
        {[](TrainOptions& o) {  // no word of a scale where there was none
           o.fp16 = true;
           o.hysteresis = 1;
         },
         {2, 1, 2},
-        {"--fp16 was false, is true now" + differs}}});
+        {"--fp16 was off, is on now" + differs}}});
   EXPECT_EQ(warnings_of_resume(saved, {2, 1, 2}, scratch / "fp32", 2),
             std::vector<std::string>{"the data or its order is not that of the run that saved"});
   saved.fp16 = true;
