@@ -198,7 +198,7 @@ TEST(FewResumes, WarnsOfOtherSettings) {
        {[](TrainOptions& o) { o.grad_reduce = "micro-batch"; },
         {2, 1, 2},
         {"--grad-reduce was step, is micro-batch now" + rounds}},
-       {[](TrainOptions& o) { o.micro_batch_size = 1; }, {2, 1, 2}, {"--micro-batch-size was 2, is 1 now" + rounds}},
+       {[](TrainOptions& o) { o.micro_batch_size = 2; }, {2, 1, 2}, {"--micro-batch-size was 1, is 2 now" + rounds}},
        {[](TrainOptions& o) { o.zero_stage = 2; }, {2, 1, 2}, {"--grad-reduce was step, is micro-batch now" + rounds}},
        {[](TrainOptions& o) {
           o.zero_stage = 3;
