@@ -130,8 +130,9 @@ TEST_F(Programs, HuggingFaceOutAndIn) {
   expect_contradiction("--hidden-size 64", "32");
   expect_contradiction("--vocab-size 300", "257");
   expect_error(pretrain(2, load.with("--load-hf nothing")), ErrorCode::kCheckpoint, {"nothing"});
-  expect_error(pretrain(1, load.with("--seq-length 32")), ErrorCode::kUsage,
-               {"--seq-length 32 is longer than --max-position-embeddings 16"});
+  expect_error(
+      pretrain(1, load.with("--seq-length 32")), ErrorCode::kUsage,
+      {"--seq-length 32 is longer than max-position-embeddings 16", "max-position-embeddings: in hf/config.json"});
 }
 
 TEST_F(Programs, SampleText) {
