@@ -31,8 +31,7 @@ int bench_gpus(RankContext& rank, const TrainOptions& options, const GpuBench& b
   Training training(rank, options);
   const MockSource source("bench", {.seq_length = options.seq_length, .vocab_size = options.vocab_size});
   double loss = 0;
-  warm_up(training, source);
-  seconds_of(training, source, 2, loss);  // plans of libraries, connections
+  warm_up(training, source);  // plans of libraries, connections too
   const double seconds = seconds_of(training, source, bench.steps, loss) / bench.steps;
   if (rank.world.rank() != 0) {
     return 0;

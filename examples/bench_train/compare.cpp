@@ -33,7 +33,7 @@ double median(std::vector<double> values) {
 }
 
 void warm_up(Training& training, const SampleSource& source) {
-  constexpr int kMostSteps = 60;  // from the largest loss scale down to 1, with patience to spare
+  constexpr int kMostSteps = 60;  // a loss scale of 2^32, where it begins by default, is 1 after 33
   for (int step = 0; step < kMostSteps; ++step) {
     const StepOutcome outcome = train_step(training, source).outcome;
     if (outcome == StepOutcome::kUpdated) {

@@ -85,7 +85,7 @@ int dry_run(RankContext& rank, const TrainOptions& given) {
   if (speaks && options.memory_limit_gb > 0) {
     const std::vector<RankMemory> memory = plan_memory(shape);
     std::cout << fmt::format(
-        "a rank needs {} of the {} GB of --memory-limit-gb\n",
+        "a rank needs {:.6g} of the {} GB of --memory-limit-gb\n",
         static_cast<double>(memory[fullest_stage(memory, shape.device)].limited(shape.device)) / 1e9,
         options.memory_limit_gb);
   }

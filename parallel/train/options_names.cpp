@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "parallel/train/flags.h"
 #include "parallel/train/options_parse.h"
@@ -22,6 +23,20 @@ namespace ashlar {
                                   : std::string(";")));
 }
 
+namespace {
+
+// Names of a setting in other ways than this one.
+std::vector<std::string> names_beside(const Setting& setting, const std::vector<std::string>& way) {
+  std::vector<std::string> names;
+  for (const std::vector<std::string>& other : setting.ways) {
+    std::ranges::copy_if(other, std::back_inserter(names),
+                         [&](const std::string& name) { return !std::ranges::count(way, name); });
+  }
+  return names;
+}
+
+}  // namespace
+
 void leave_out_replaced(const Values& words, const std::string& path, Values& file, std::vector<std::string>& notes) {
   const auto leave_out = [&](const std::string& name, const std::string& winner) {
     const auto found = file.find(name);
@@ -36,20 +51,18 @@ void leave_out_replaced(const Values& words, const std::string& path, Values& fi
     }
     file.erase(found);
   };
+  const auto wins = [&](const std::string& name) {
+    const auto word = words.find(name);
+    return word != words.end() && !(find_flag(name)->is_switch() && word->second.front() == "false");
+  };
   for (const Setting& setting : settings_of_many_names()) {
     for (const std::vector<std::string>& way : setting.ways) {
-      for (const std::string& winner : way) {
-        const auto word = words.find(winner);
-        if (word == words.end() || (find_flag(winner)->is_switch() && word->second.front() == "false")) {
-          continue;
-        }
-        for (const std::vector<std::string>& other : setting.ways) {
-          for (const std::string& name : other) {
-            if (!std::ranges::count(way, name) && !words.count(name)) {
-              leave_out(name, winner);
-            }
-          }
-        }
+      const auto winner = std::ranges::find_if(way, wins);
+      if (winner == way.end()) {
+        continue;
+      }
+      for (const std::string& name : names_beside(setting, way)) {
+        leave_out(name, *winner);
       }
     }
   }

@@ -72,7 +72,7 @@ class StateHome {
   virtual std::string text() const = 0;  // for the log
   virtual int64_t disk_bytes() const { return 0; }
 
-  // A chunk that will be brought next: returns at once.
+  // A chunk that will be brought next. Blocks the host only while its place holds one that is still being written.
   virtual void expect(size_t) {}
   // Blocks the host until the chunk is in memory: [n] of one kind, of the device's allocate_host().
   virtual TensorView bring(size_t chunk, int kind) = 0;

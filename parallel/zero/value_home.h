@@ -20,7 +20,8 @@ class ValueHome {
   ValueHome& operator=(const ValueHome&) = delete;
 
   bool reads_files() const { return home_->kind() == HomeKind::kFiles; }
-  // A layer (its index in FlatLayout::layers) that will be brought or changed next: returns at once.
+  // A layer (its index in FlatLayout::layers) that will be brought or changed next. Blocks the host only until the
+  // place that its part comes to is free: an older layer's copy, or its write.
   void expect(size_t layer);
   // Pure. Whether one layer's part may come from a file while the other's is being copied.
   bool has_room_for_both(size_t layer, size_t other) const {

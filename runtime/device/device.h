@@ -23,7 +23,6 @@ enum class MemoryKind { kDevice, kHost };
 enum class StreamPriority { kCompute, kCommunication };
 
 class Device;
-struct CopyPiece;  // runtime/tensor/host_copy.h
 
 // Owns a piece of memory, 64-byte aligned at least. Movable, freed at destruction, after all work on it was waited for
 // and before its device goes. Not zeroed.
@@ -96,8 +95,10 @@ class Device {
   // own: pinned for a GPU, ordinary memory for the CPU.
   Buffer allocate_host(size_t bytes, const std::string& what, MemoryItem item = MemoryItem::kOther);
 
-  // What every HostCopy of this device passes data through; nobody's while there is none. Not shared between threads.
-  std::weak_ptr<CopyPiece>& copy_piece() { return copy_piece_; }
+  // What layers above share per device while somebody holds it (copies' pinned memory), freed with its last holder. Of
+  // one thread.
+  void attach(const std::shared_ptr<void>& state) { attached_ = state; }
+  std::shared_ptr<void> attached() const { return attached_.lock(); }
 
   // Device memory that no process holds now; empty where it is the host's.
   virtual std::optional<int64_t> unheld_bytes() const { return std::nullopt; }
@@ -118,7 +119,7 @@ class Device {
   friend class Buffer;
   std::atomic<int64_t> num_allocations_{0};
   std::array<MemoryCount, 2> counts_;  // by MemoryKind
-  std::weak_ptr<CopyPiece> copy_piece_;
+  std::weak_ptr<void> attached_;
 };
 
 }  // namespace ashlar

@@ -12,11 +12,11 @@ CopyPiece::CopyPiece(Device& device)
 template <typename Copy>
 void HostCopy::in_pieces(size_t bytes, Copy copy) {
   if (piece_ == nullptr) {
-    piece_ = device_.copy_piece().lock();
+    piece_ = std::static_pointer_cast<CopyPiece>(device_.attached());
   }
   if (piece_ == nullptr) {
     piece_ = std::make_shared<CopyPiece>(device_);
-    device_.copy_piece() = piece_;
+    device_.attach(piece_);
   }
   for (size_t begin = 0; begin < bytes; begin += CopyPiece::kBytes) {
     copy(begin, std::min(CopyPiece::kBytes, bytes - begin));

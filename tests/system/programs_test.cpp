@@ -126,6 +126,8 @@ TEST_F(Programs, HuggingFaceOutAndIn) {
     expect_error(pretrain(2, load.with(flag)), ErrorCode::kUsage,
                  {flag + " contradicts --load-hf hf: its config.json says " + has});
   };
+  // With NullTokenizer the id that ends documents is in the model and not in --vocab-size.
+  expect_success(pretrain(1, load.with("--tokenizer-type NullTokenizer --vocab-size 256")));
   expect_contradiction("--num-layers 3", "4");
   expect_contradiction("--hidden-size 64", "32");
   expect_contradiction("--vocab-size 300", "257");

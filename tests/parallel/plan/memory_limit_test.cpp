@@ -70,6 +70,34 @@ TEST(FewMemoryLimit, ProposesTheCheapestChange) {
   EXPECT_EQ(cheapest_fit(options, {}, small)->bytes, small);
 }
 
+// Grids beyond powers of two, where heads or layers divide.
+TEST(FewMemoryLimit, SplitsThreeHeadsAmongThreeRanks) {
+  TrainOptions options = tiny_options();
+  options.hidden_size = 96;
+  options.num_attention_heads = 3;
+  options.seq_length = 4;
+  options = with_grid(options, {1, 1, 1});
+  const int64_t of_three = fullest_bytes(with_grid(options, {3, 1, 1}));
+  ASSERT_LT(of_three, fullest_bytes(options) / 2);
+  const auto change = cheapest_fit(options, {}, of_three);
+  ASSERT_TRUE(change);
+  EXPECT_EQ(change->flags, "--tensor-model-parallel-size 3 on 3 ranks");
+}
+
+// 0.000512984 GB are 512984 bytes, though as a double a little less.
+TEST(FewMemoryLimit, IsExactToTheByte) {
+  TrainOptions options = tiny_options();
+  options.max_position_embeddings = 64;
+  for (options.seq_length = 1; options.seq_length <= 40; ++options.seq_length) {
+    TrainOptions limited = with_grid(options, {1, 1, 1});
+    const int64_t needed = fullest_bytes(limited);
+    limited.memory_limit_gb = std::stod(fmt::format("{}e-9", needed));
+    EXPECT_NO_THROW(check_memory_limit(limited, {})) << needed;
+    limited.memory_limit_gb = std::stod(fmt::format("{}e-9", needed - 1));
+    EXPECT_THROW(check_memory_limit(limited, {}), Error) << needed;
+  }
+}
+
 // One sample at a time, and parameters are most of it: what the data ranks can share out, then the grid.
 TEST(FewMemoryLimit, SharesOutAndSplitsFurther) {
   TrainOptions options = tiny_options();
